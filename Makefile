@@ -1,0 +1,47 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test slow format check lint types contracts bench clean
+
+help: ## what there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP) ## the same answer, plainly and speculatively, on a real model
+	$(BIN)/outrider demo
+
+test: $(STAMP) ## the whole default test-suite
+	$(BIN)/pytest
+
+slow: $(STAMP) ## the tests that need minutes or larger models (OUTRIDER_MODELS=folder)
+	$(BIN)/pytest -m slow
+
+format: $(STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+check: lint types contracts test ## everything that CI asks for
+
+bench: $(STAMP) ## the comparisons with Transformers in one process
+	$(BIN)/python bench/plain.py
+	$(BIN)/python bench/lookup.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

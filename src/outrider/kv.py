@@ -1,0 +1,110 @@
+"""The KV cache: preallocated, one length per row, written at each row's own offset. Knows no models and no masks.
+
+Committed length is the only source of positions and masks: whatever lies behind it, rejected drafts or padding, is
+overwritten later and never looked at. Window layers keep all their keys; the mask alone makes the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_BLOCK = 256  # slots; storage grows by doubling in multiples of it
+
+
+class KVCache:
+    """Keys and values of all layers for a batch of rows.
+
+    Attributes:
+        lengths: committed tokens per row, on the host so that no round waits for a device.
+        capacity: slots per row that are allocated.
+    """
+
+    def __init__(self, rows: int = 1, capacity: int = _BLOCK) -> None:
+        self.lengths = [0] * rows
+        self.capacity = -(-capacity // _BLOCK) * _BLOCK
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many rows the cache holds."""
+        return len(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return sum(tensor.nbytes for layer in self._layers.values() for tensor in layer)
+
+    def reserve(self, width: int) -> None:
+        """Make room for `width` more slots behind every row's committed ones."""
+        needed = max(self.lengths) + width
+        if needed <= self.capacity:
+            return
+        self.capacity = max(2 * self.capacity, -(-needed // _BLOCK) * _BLOCK)
+        used = max(self.lengths)
+        for layer, pair in self._layers.items():
+            self._layers[layer] = (self._grown(pair[0], used), self._grown(pair[1], used))
+
+    def _grown(self, old: Tensor, used: int) -> Tensor:
+        new = old.new_zeros(*old.shape[:2], self.capacity, old.shape[3])
+        new[:, :, :used] = old[:, :, :used]
+        return new
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Put new keys and values behind each row's committed ones; lengths stay as they are until `keep`.
+
+        Args:
+            layer: which layer.
+            keys, values: [rows, heads, N, D]; `reserve(N)` has been called.
+
+        Returns:
+            The layer's whole storage, [rows, heads, capacity, D] each.
+        """
+        if layer not in self._layers:
+            # Zeros, not garbage: a masked key has weight 0, but 0 times NaN is NaN.
+            self._layers[layer] = tuple(  # type: ignore[assignment]
+                new.new_zeros(self.rows, new.shape[1], self.capacity, new.shape[3]) for new in (keys, values)
+            )
+        width = keys.shape[2]
+        storage = self._layers[layer]
+        for stored, new in zip(storage, (keys, values), strict=True):
+            if len(set(self.lengths)) == 1:
+                stored[:, :, self.lengths[0] : self.lengths[0] + width] = new
+            else:
+                for row, length in enumerate(self.lengths):
+                    stored[row, :, length : length + width] = new[row]
+        return storage
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Of what was just written, commit these nodes of each row, in this order; forget the rest."""
+        for row, path in enumerate(paths):
+            first = self.lengths[row]
+            if any(node != place for place, node in enumerate(path)):
+                for stored in (tensor for layer in self._layers.values() for tensor in layer):
+                    slots = torch.tensor(path, device=stored.device) + first
+                    stored[row, :, first : first + len(path)] = stored[row, :, slots]
+            self.lengths[row] = first + len(path)
+
+    def crop(self, row: int, length: int) -> None:
+        """Forget what a row holds behind `length` tokens."""
+        self.lengths[row] = min(self.lengths[row], length)
+
+    @classmethod
+    def stack(cls, parts: Sequence[tuple[KVCache, int]]) -> KVCache:
+        """A new cache whose rows are these rows of other caches: how rows join a batch and leave it."""
+        new = cls(len(parts), max(cache.capacity for cache, _ in parts))
+        new.lengths = [cache.lengths[row] for cache, row in parts]
+        for layer, (keys, _) in parts[0][0]._layers.items():
+            pair = []
+            for which in (0, 1):
+                like = parts[0][0]._layers[layer][which]
+                stacked = like.new_zeros(len(parts), keys.shape[1], new.capacity, like.shape[3])
+                for place, (cache, row) in enumerate(parts):
+                    length = cache.lengths[row]
+                    if length:
+                        stacked[place, :, :length] = cache._layers[layer][which][row, :, :length]
+                pair.append(stacked)
+            new._layers[layer] = (pair[0], pair[1])
+        return new

@@ -1,0 +1,154 @@
+"""The words of this house, as types. Knows no models and no devices.
+
+Glossary
+    target      the model whose output is wanted; its law is `p`
+    drafter     whatever proposes tokens; `q` is the law that it drew them from
+    pending     the last committed token: known, but its keys and values are not in the cache yet
+    draft       a tree of proposed tokens whose node 0 is the pending token
+    accepted    draft tokens that were kept
+    bonus       the token that the target adds after a draft that was kept to its end
+    corrected   the token that the target writes where it departs from the draft
+    round       one draft, one pass of the target, one verdict
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+FinishReason = Literal["stop", "length"]
+Origin = Literal["accepted", "corrected", "bonus", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Tokens and, for each, the node before it. Node 0 is the pending token.
+
+    Attributes:
+        tokens: [N] int64 on the host.
+        parents: [N] int64 on the host; `parents[0] == -1` and `parents[i] < i`.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> Tree:
+        """A tree without branches: each token follows the one before it."""
+        return cls(torch.tensor(tokens, dtype=torch.int64), torch.arange(-1, len(tokens) - 1))
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes for one row.
+
+    Attributes:
+        tree: node 0 is the row's pending token; the others are proposed.
+        probs: [N-1, V], row i the law that node i+1 was drawn from; None where the choice was deterministic
+            (a point mass).
+    """
+
+    tree: Tree
+    probs: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What one pass of a model says of one row's tree.
+
+    Attributes:
+        logits: [N, V] at each node, for the token after it ([1, V], the last node, where only that was asked for).
+        hidden: layer -> [N, D], Transformers' `hidden_states[layer]`, for the layers that were asked for.
+    """
+
+    logits: Tensor
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+
+    def at(self, path: Sequence[int]) -> Scores:
+        """The same, restricted to the nodes of a path."""
+        index = torch.tensor(path, device=self.logits.device)
+        return Scores(self.logits[index], {layer: states[index] for layer, states in self.hidden.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier decided: the nodes kept (node 0 first) and the target's own token after the last of them."""
+
+    path: tuple[int, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a drafter may propose: at most `depth` tokens one after another."""
+
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The one event of the loop. Statistics, traces and pages are made from these and from nothing else.
+
+    Attributes:
+        request: index of the request among those given to one call.
+        number: which round of its request this is, from 0.
+        start: absolute position of the first token committed here; the prefix before it is what the round stood on.
+        tree: the draft, node 0 the pending token.
+        path: the nodes kept, node 0 first, after trimming at EOS, stop strings and budgets.
+        tokens: the tokens committed, in order, after the same trimming.
+        finish: why the request ended here, or None.
+        draft_seconds, verify_seconds: wall time of drafting and of the target's pass. Rows of a batch share a pass,
+            and each of their rounds carries its whole time.
+    """
+
+    request: int
+    number: int
+    start: int
+    tree: Tree
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    finish: FinishReason | None
+    draft_seconds: float
+    verify_seconds: float
+
+    @property
+    def drafted(self) -> int:
+        """How many tokens were proposed."""
+        return len(self.tree) - 1
+
+    @property
+    def accepted(self) -> int:
+        """How many of them were kept, counted after trimming."""
+        return len(self.path) - 1
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where each committed token came from."""
+        last: Origin = "plain"
+        if self.drafted:
+            leaf = self.path[-1]
+            last = "corrected" if bool((self.tree.parents == leaf).any()) else "bonus"
+        return ("accepted",) * self.accepted + (last,) * (len(self.tokens) - self.accepted)
+
+
+class Noise(Protocol):
+    """All randomness of one round of one request. Tests replace it by a script that enumerates every outcome."""
+
+    def draws(self, probs: Tensor, positions: Sequence[int]) -> Sequence[int]:
+        """One token per row of `probs` [N, V], with the noise of that absolute position: same position, same noise."""
+        ...
+
+    def accept(self, prob: float) -> bool:
+        """True with that probability; fresh noise at every call."""
+        ...
+
+    def categorical(self, probs: Tensor) -> int:
+        """A token drawn from `probs` [V] (not necessarily normalised); fresh noise at every call."""
+        ...
