@@ -53,9 +53,7 @@ class Pass:
         """[rows, width] int64 on the host, padded with each row's node 0."""
         if len(self._trees) == 1:
             return self._trees[0].tokens[None]
-        return torch.stack(
-            [torch.cat([t.tokens, t.tokens[:1].expand(self.width - len(t))]) for t in self._trees]
-        )
+        return torch.stack([torch.cat([t.tokens, t.tokens[:1].expand(self.width - len(t))]) for t in self._trees])
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, cap: float | None
@@ -144,7 +142,9 @@ def _attention(
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     layer = getattr(module, "layer_idx", None)
     if not isinstance(layer, int):
-        raise UnsupportedModel(f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target.")
+        raise UnsupportedModel(
+            f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
+        )
     return outrider_pass.attend(layer, query, key, value, scale, sliding_window, softcap), None
 
 

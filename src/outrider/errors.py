@@ -1,13 +1,13 @@
 """What can go wrong, in one hierarchy. Knows no models, no terminal.
 
-    OutriderError
-    ├── UsageError                the caller can put it right: one sentence with the remedy, exit code 2
-    │   ├── BadOption             an option's value, or a pair of options that do not go together
-    │   ├── BadPrompt             empty, unreadable, or longer than the context
-    │   ├── ModelNotFound         no such model, folder, file or package
-    │   ├── UnsupportedModel      the model has a part that speculation cannot roll back or place
-    │   └── VocabularyMismatch    target and drafter do not mean the same tokens by the same ids
-    └── NoProgress                a round committed nothing: a fault of ours, never the caller's
+OutriderError
+├── UsageError                the caller can put it right: one sentence with the remedy, exit code 2
+│   ├── BadOption             an option's value, or a pair of options that do not go together
+│   ├── BadPrompt             empty, unreadable, or longer than the context
+│   ├── ModelNotFound         no such model, folder, file or package
+│   ├── UnsupportedModel      the model has a part that speculation cannot roll back or place
+│   └── VocabularyMismatch    target and drafter do not mean the same tokens by the same ids
+└── NoProgress                a round committed nothing: a fault of ours, never the caller's
 """
 
 

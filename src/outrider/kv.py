@@ -7,6 +7,7 @@ overwritten later and never looked at. Window layers keep all their keys; the ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -108,3 +109,27 @@ class KVCache:
                 pair.append(stacked)
             new._layers[layer] = (pair[0], pair[1])
         return new
+
+
+@dataclass(slots=True)
+class Seat:
+    """Where one request's keys lie: a row of a cache that it may share with others."""
+
+    cache: KVCache
+    row: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens committed in this row."""
+        return self.cache.lengths[self.row]
+
+
+def gather(seats: Sequence[Seat]) -> KVCache:
+    """The cache whose rows are exactly these seats, in this order; keys move only when the company has changed."""
+    cache = seats[0].cache
+    if cache.rows == len(seats) and all(s.cache is cache and s.row == place for place, s in enumerate(seats)):
+        return cache
+    cache = KVCache.stack([(seat.cache, seat.row) for seat in seats])
+    for place, seat in enumerate(seats):
+        seat.cache, seat.row = cache, place
+    return cache

@@ -129,6 +129,24 @@ class TransformersTarget:
         return results
 
 
+def prefill(
+    target: Target, tokens: Sequence[int], cache: KVCache, *, taps: tuple[int, ...] = (), chunk: int = 512
+) -> dict[int, Tensor]:
+    """Commit tokens to a cache of one row, `chunk` at a time so that memory stays bounded.
+
+    Returns:
+        layer -> [len(tokens), D], the hidden states of the tapped layers.
+    """
+    states: dict[int, list[Tensor]] = {layer: [] for layer in taps}
+    for start in range(0, len(tokens), chunk):
+        part = tokens[start : start + chunk]
+        (scores,) = target.forward([Tree.chain(part)], cache, taps=taps, last_only=True)
+        cache.keep([range(len(part))])
+        for layer, hidden in scores.hidden.items():
+            states[layer].append(hidden)
+    return {layer: torch.cat(parts) for layer, parts in states.items() if parts}
+
+
 def share(model: Any) -> Any:
     """A copy of a model's modules and configuration that shares its parameters and buffers."""
     tensors: dict[int, Any] = {id(t): t for t in chain(model.parameters(), model.buffers())}
@@ -186,7 +204,9 @@ def _refuse_by_trial(target: TransformersTarget) -> None:
         )
     for layer, kind in enumerate(getattr(target.config, "layer_types", None) or []):
         if kind == "sliding_attention" and pass_.windows[layer] is None:
-            raise UnsupportedModel(f"{name} does not say how wide the window of layer {layer} is: choose another target.")
+            raise UnsupportedModel(
+                f"{name} does not say how wide the window of layer {layer} is: choose another target."
+            )
     scale = straight.abs().max().clamp(min=1e-3)
     if not bool(((straight - branched).abs().max() / scale) < 0.05):
         raise UnsupportedModel(

@@ -1,0 +1,90 @@
+"""What a drafter looks like. Drafters never see the verifier or the policy, only how much they may propose."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import BadOption
+from ..sampling import Sampling
+from ..target import Target
+from ..types import Budget, Draft, Noise, Scores
+
+UNBOUNDED = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a drafter may use while it is being made.
+
+    Attributes:
+        target: the model it will draft for.
+        tokenizer: the target's, or None.
+        load_model: a model spec -> (its `Target`, its tokenizer), as the target itself was loaded.
+    """
+
+    target: Target
+    tokenizer: Any
+    load_model: Callable[[str], tuple[Target, Any]]
+
+
+class Drafter(ABC):
+    """Proposes tokens. All that changes lives in the state of a request, never in the drafter.
+
+    Attributes:
+        taps: target layers whose hidden states `begin` and `commit` are to be shown.
+        spec: how it names itself in reports.
+    """
+
+    taps: tuple[int, ...] = ()
+    spec: str = ""
+
+    @classmethod
+    def from_spec(cls, argument: str, setting: Setting) -> Drafter:
+        """Make one from what stands behind the colon of its spec; this one takes nothing.
+
+        Raises:
+            BadOption: the argument cannot be used.
+        """
+        if argument:
+            raise BadOption(f"This drafter takes no argument, {argument!r} was given: leave it out.")
+        return cls()
+
+    @abstractmethod
+    def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> Any:
+        """A state for a new request.
+
+        Args:
+            prompt: its ids; the last one is pending.
+            hidden: tapped layer -> [len(prompt) - 1, D], the target's states at all prompt tokens but the last;
+                empty without taps or for a prompt of one token.
+        """
+
+    @abstractmethod
+    def propose(
+        self,
+        states: Sequence[Any],
+        budgets: Sequence[Budget],
+        samplings: Sequence[Sampling],
+        noises: Sequence[Noise],
+    ) -> list[Draft]:
+        """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0)."""
+
+    @abstractmethod
+    def commit(self, state: Any, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
+        """Take note of what was committed.
+
+        Args:
+            state: of the request.
+            tokens: committed in this round, in order; the last one is pending now.
+            scores: the target's, at every node of the draft; `scores.at(path)` has one row per committed token.
+            path: the nodes that were kept, node 0 first: `tokens[i]` followed node `path[i]`.
+        """
+
+    def room(self, state: Any) -> int:
+        """How many tokens this drafter can still propose for a request before its own context is full."""
+        return UNBOUNDED

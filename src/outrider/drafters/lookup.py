@@ -1,0 +1,98 @@
+"""Prompt lookup: where the last tokens occurred before, propose what followed them.
+
+Source: Saxena, "Prompt Lookup Decoding", 2023. The longest match of at most `longest` tokens wins, the most recent of
+equally long ones. Deterministic drafts, so the law they are drawn from is a point mass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import BadOption
+from ..sampling import Sampling
+from ..types import Budget, Draft, Noise, Scores, Tree
+from .base import Drafter, Setting
+
+
+class _Text:
+    """The ids of a request so far, in an array that grows by doubling."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = np.array(ids, dtype=np.int64)
+        self._size = len(ids)
+
+    @property
+    def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """All ids, as a view."""
+        return self._ids[: self._size]
+
+    def append(self, ids: Sequence[int]) -> None:
+        """Add committed ids."""
+        end = self._size + len(ids)
+        if end > len(self._ids):
+            self._ids = np.resize(self._ids, 2 * end)
+        self._ids[self._size : end] = ids
+        self._size = end
+
+
+class Lookup(Drafter):
+    """Looks the last tokens up in the request's own text.
+
+    Args:
+        longest: matches longer than this are not told apart (tokens).
+        shortest: matches shorter than this are no evidence (tokens).
+    """
+
+    def __init__(self, longest: int = 16, shortest: int = 2) -> None:
+        self._longest, self._shortest = longest, shortest
+        self.spec = f"lookup:{longest}"
+
+    @classmethod
+    def from_spec(cls, argument: str, setting: Setting) -> Lookup:
+        """`lookup` or `lookup:N` with N the longest match."""
+        if not argument:
+            return cls()
+        if not argument.isdecimal() or int(argument) < 1:
+            raise BadOption(f"lookup:{argument} is no match length: write lookup:N with N of 1 or more tokens.")
+        return cls(int(argument), min(2, int(argument)))
+
+    def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _Text:
+        """See `Drafter`."""
+        return _Text(prompt)
+
+    def propose(
+        self,
+        states: Sequence[_Text],
+        budgets: Sequence[Budget],
+        samplings: Sequence[Sampling],
+        noises: Sequence[Noise],
+    ) -> list[Draft]:
+        """See `Drafter`."""
+        return [
+            Draft(Tree.chain([int(state.ids[-1]), *self._continuation(state.ids, budget.depth)]))
+            for state, budget in zip(states, budgets, strict=True)
+        ]
+
+    def commit(self, state: _Text, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
+        """See `Drafter`."""
+        state.append(tokens)
+
+    def _continuation(self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], depth: int) -> list[int]:
+        """What followed the best earlier match of the last ids; nothing where there is none."""
+        if depth < 1:
+            return []
+        ends = np.flatnonzero(ids[:-1] == ids[-1])  # where matches of length 1 end
+        length = 1
+        while len(ends) and length < self._longest:
+            longer = ends[ends >= length]
+            longer = longer[ids[longer - length] == ids[-1 - length]]
+            if not len(longer):
+                break
+            ends, length = longer, length + 1
+        if not len(ends) or length < self._shortest:
+            return []
+        start = int(ends[-1]) + 1
+        return [int(token) for token in ids[start : start + depth]]

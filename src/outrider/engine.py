@@ -1,0 +1,134 @@
+"""THE loop: draft, verify, commit. Chains, trees, batches and plain decoding are all this. Never names a drafter.
+
+Rows join and leave between rounds. Each round of each row is one `Round`; whatever anyone wants to know of a run is
+computed from those. Invariant: a row's cache holds all of its tokens but the last, which is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+from .drafters import Drafter
+from .errors import BadOption, NoProgress
+from .kv import Seat, gather
+from .noise import SeededNoise
+from .policy import Policy
+from .row import Request, Row
+from .target import Target, prefill
+from .text import Tokenizer
+from .tree import is_chain
+from .types import Budget, Draft, Round, Scores, Verdict
+from .verify import Verifier
+
+
+class Engine:
+    """A batch of requests on one target.
+
+    Args:
+        target, drafter, verifier: the parts of the loop.
+        make_policy: a fresh policy for each request.
+        tokenizer: for text and stop strings; None serves ids only.
+        prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        verifier: Verifier,
+        make_policy: Callable[[], Policy],
+        tokenizer: Tokenizer | None = None,
+        prefill_chunk: int = 512,
+    ) -> None:
+        self.target, self.drafter, self.verifier = target, drafter, verifier
+        self._make_policy, self._tokenizer, self._chunk = make_policy, tokenizer, prefill_chunk
+        self._batch: list[tuple[Row, Seat]] = []
+        self._count = 0
+
+    def add(self, request: Request) -> Row:
+        """Take a request in: run its prompt through the target, all but the last token, which becomes pending.
+
+        Raises:
+            BadPrompt, BadOption: it cannot be served; nothing has been done.
+        """
+        target = self.target
+        request.check(target.context, target.vocabulary)
+        if request.stop and self._tokenizer is None:
+            raise BadOption("Stop strings need a tokenizer: load the model with its tokenizer, or leave them out.")
+        row = Row(request, self._count, self._make_policy(), target.eos, target.context, self._tokenizer)
+        self._count += 1
+        seat = Seat(target.new_cache(1, min(len(request.prompt) + request.max_new_tokens, target.context)))
+        head = request.prompt[:-1]
+        hidden = prefill(target, head, seat.cache, taps=self.drafter.taps, chunk=self._chunk)
+        row.state = self.drafter.begin(request.prompt, hidden)
+        self._batch.append((row, seat))
+        return row
+
+    def remove(self, row: Row) -> None:
+        """Let a row go before its end; the others do not notice."""
+        self._batch = [(other, seat) for other, seat in self._batch if other is not row]
+
+    @property
+    def active(self) -> list[Row]:
+        """The rows under way."""
+        return [row for row, _ in self._batch]
+
+    def step(self) -> list[tuple[Row, Round]]:
+        """One round for every active row."""
+        rows = self.active
+        if not rows:
+            return []
+        started = perf_counter()
+        drafts = self.drafter.propose(
+            [row.state for row in rows],
+            [self._budget(row) for row in rows],
+            [row.request.sampling for row in rows],
+            [SeededNoise.for_draft(row.request.seed, row.rounds, self.verifier.coupled) for row in rows],
+        )
+        drafted = perf_counter()
+        cache = gather([seat for _, seat in self._batch])
+        scores = self.target.forward([draft.tree for draft in drafts], cache, taps=self.drafter.taps)
+        verified = perf_counter()
+        results, paths = [], []
+        for row, draft, score in zip(rows, drafts, scores, strict=True):
+            verdict = self._verdict(row, draft, score)
+            start = len(row.tokens)
+            tokens = row.extend([*draft.tree.tokens[list(verdict.path[1:])].tolist(), verdict.token])
+            if not tokens:
+                raise NoProgress(f"Round {row.rounds} of request {row.index} committed no token.")
+            path = verdict.path[: len(tokens)]
+            paths.append(path)
+            self.drafter.commit(row.state, tokens, score, path)
+            seconds = (drafted - started, verified - drafted)
+            round_ = Round(row.index, row.rounds, start, draft.tree, path, tokens, row.finish, *seconds)
+            row.rounds += 1
+            row.policy.observe(round_)
+            results.append((row, round_))
+        cache.keep(paths)
+        self._batch = [(row, seat) for row, seat in self._batch if row.finish is None]
+        return results
+
+    def run(self, requests: Sequence[Request]) -> Iterator[tuple[Row, Round]]:
+        """Serve these requests together to their end, round by round. Leaving early drops their rows."""
+        try:
+            for request in requests:
+                self.add(request)
+            while self._batch:
+                yield from self.step()
+        finally:
+            self._batch.clear()
+
+    def _budget(self, row: Row) -> Budget:
+        """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
+        wanted = row.policy.budget()
+        return Budget(max(0, min(wanted.depth, row.room, self.drafter.room(row.state))))
+
+    def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
+        if self.verifier.chains_only and not is_chain(draft.tree.parents):
+            raise BadOption(
+                "This verifier serves chains and the drafter made a tree: use the verifier 'match' with this drafter."
+            )
+        law = row.request.sampling.law(score.logits, draft.tree, row.history)
+        noise = SeededNoise.for_verifier(row.request.seed, row.rounds)
+        return self.verifier(law, draft, noise, len(row.tokens))

