@@ -31,20 +31,21 @@ class Output:
     Attributes:
         text: what was written, without stop strings and special tokens.
         token_ids: what was written, EOS included.
-        finish_reason: "stop" (EOS or a stop string) or "length" (budget or context).
+        finish_reason: "stop" (EOS or a stop string) or "length" (budget or context); None if it was
+            stopped on the way.
         rounds: every round, in order.
         seed: the same seed gives the same tokens again.
-        prompt_tokens: length of the prompt.
+        prompt_ids: the prompt as the target saw it.
         exactness: "bits" if speculation cannot change a logit, "ties" if it may by rounding, so that a near tie can
             flip.
     """
 
     text: str
     token_ids: list[int]
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     rounds: list[Round]
     seed: int
-    prompt_tokens: int
+    prompt_ids: tuple[int, ...]
     exactness: str
 
     @property
@@ -61,6 +62,33 @@ class Piece:
     round: Round
 
 
+class Stream(Iterator[Piece]):
+    """An answer under way. Iterating writes it; leaving early, or `stop`, ends the request.
+
+    Attributes:
+        output: what has been written so far, as an `Output`; complete once the iterator is exhausted.
+    """
+
+    def __init__(self, events: Iterator[tuple[Row, Round]], request: Request, exactness: str) -> None:
+        self._events, self._request, self._exactness = events, request, exactness
+        self._row: Row | None = None
+        self._rounds: list[Round] = []
+
+    def __next__(self) -> Piece:
+        self._row, round_ = next(self._events)
+        self._rounds.append(round_)
+        return Piece(self._row.told(), round_)
+
+    def stop(self) -> None:
+        """End the request here."""
+        self._events = iter(())
+
+    @property
+    def output(self) -> Output:
+        """See the class."""
+        return _output(self._request, self._row, self._rounds, self._exactness)
+
+
 class Outrider:
     """A target with a drafter, ready to generate. Made by `load`.
 
@@ -72,19 +100,24 @@ class Outrider:
         exactness: see `Output`.
     """
 
-    def __init__(self, loaded: Loaded, drafter: str, verifier: str, policy_spec: str, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, loaded: Loaded, loader: Loader, drafter: str, verifier: str, policy_spec: str) -> None:
+        self._loaded, self._loader = loaded, loader
+        self._specs = (drafter, verifier, policy_spec)
         self._make_policy: Callable[[], Policy] = policy.make_policy(policy_spec)
         self.verifier: Verifier = verify.make_verifier(verifier)
         self.target: TransformersTarget = loaded.target
         self.tokenizer: Any = loaded.tokenizer
         self.folder: Path | None = loaded.folder
         self.exactness = self.target.exactness
-        self.drafter = drafters.make_drafter(
-            drafter, drafters.Setting(self.target, self.tokenizer, self._load_draft_model)
-        )
-        self._spec = {
-            "target": loaded.name,
+        setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model)
+        self.drafter = drafters.make_drafter(drafter, setting)
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """What is in force, for reports."""
+        _, verifier, policy_spec = self._specs
+        return {
+            "target": self._loaded.name,
             "drafter": self.drafter.spec,
             "verifier": verifier,
             "policy": policy_spec,
@@ -93,17 +126,18 @@ class Outrider:
             "exactness": self.exactness,
         }
 
-    @property
-    def configuration(self) -> dict[str, str]:
-        """What is in force, for reports."""
-        return dict(self._spec)
+    def using(self, drafter: str | None = None, verifier: str | None = None, policy: str | None = None) -> Outrider:
+        """The same target with other parts around it; what is not given stays as it is. Weights are shared."""
+        given = (drafter, verifier, policy)
+        specs = [new if new is not None else old for new, old in zip(given, self._specs, strict=True)]
+        return Outrider(self._loaded, self._loader, *specs)
 
-    @overload
-    def generate(
+    @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
+    def generate(  # type: ignore[overload-overlap]
         self,
         prompt: Prompt,
         *,
-        sampling: Sampling = ...,
+        sampling: Sampling | None = ...,
         max_new_tokens: int = ...,
         stop: str | Sequence[str] | None = ...,
     ) -> Output: ...
@@ -112,7 +146,7 @@ class Outrider:
         self,
         prompt: Sequence[Prompt],
         *,
-        sampling: Sampling = ...,
+        sampling: Sampling | None = ...,
         max_new_tokens: int = ...,
         stop: str | Sequence[str] | None = ...,
     ) -> list[Output]: ...
@@ -142,7 +176,9 @@ class Outrider:
         for row, round_ in self._engine().run(requests):
             rows[row.index] = row
             rounds[row.index].append(round_)
-        outputs = [self._output(rows[index], rounds[index]) for index in range(len(requests))]
+        outputs = [
+            _output(request, rows[index], rounds[index], self.exactness) for index, request in enumerate(requests)
+        ]
         return outputs if batched else outputs[0]
 
     def stream(
@@ -152,13 +188,13 @@ class Outrider:
         sampling: Sampling | None = None,
         max_new_tokens: int = 256,
         stop: str | Sequence[str] | None = None,
-    ) -> Iterator[Piece]:
+    ) -> Stream:
         """Write one answer and yield it round by round. Leaving the iterator early ends the request."""
         prompts, batched = as_batch(prompt)
         if batched:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop)
-        return (Piece(row.told(), round_) for row, round_ in self._engine().run(requests))
+        return Stream(self._engine().run(requests), requests[0], self.exactness)
 
     def _engine(self) -> Engine:
         return Engine(self.target, self.drafter, self.verifier, self._make_policy, self.tokenizer)
@@ -178,14 +214,15 @@ class Outrider:
             requests.append(request)
         return requests
 
-    def _output(self, row: Row, rounds: list[Round]) -> Output:
-        assert row.finish is not None
-        request = row.request
-        return Output(row.text, row.output, row.finish, rounds, request.seed, len(request.prompt), self.exactness)
-
     def _load_draft_model(self, name: str) -> tuple[TransformersTarget, Any]:
         loaded = self._loader.load(name)
         return loaded.target, loaded.tokenizer
+
+
+def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str) -> Output:
+    """What a request has come to; nothing yet if it never had a round."""
+    text, ids, finish = (row.text, row.output, row.finish) if row is not None else ("", [], None)
+    return Output(text, ids, finish, rounds, request.seed, request.prompt, exactness)
 
 
 def load(
@@ -221,7 +258,7 @@ def load(
     if isinstance(target, str | Path):
         if tokenizer is not None:
             raise BadOption("A tokenizer goes with a model that is passed: a named model brings its own.")
-        return Outrider(loader.load(str(target)), drafter, verifier, policy, loader)
+        return Outrider(loader.load(str(target)), loader, drafter, verifier, policy)
     if dtype is not None or device is not None or trust_remote_code:
         raise BadOption("dtype, device and trust_remote_code are for named models: move or cast the model itself.")
-    return Outrider(wrap(target, tokenizer), drafter, verifier, policy, loader)
+    return Outrider(wrap(target, tokenizer), loader, drafter, verifier, policy)

@@ -212,8 +212,8 @@ def _explained(name: str) -> Iterator[None]:
                 f"{name} is no causal language model that Transformers knows: choose another."
             ) from error
         raise ModelNotFound(
-            f"The model {name!r} cannot be loaded ({_first_line(error)}): check its name or path, or that its files are "
-            "whole."
+            f"The model {name!r} cannot be loaded ({_first_line(error)}): check its name or path, and that its files "
+            "are whole."
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from .types import Round
@@ -56,7 +57,7 @@ class Stats:
             acceptance_length=sum(len(r.tokens) for r in with_draft) / len(with_draft) if with_draft else None,
             acceptance_rate=sum(accepted) / drafted if drafted else None,
             survival=tuple(count / len(with_draft) for count in reached[1:]),
-            conditional=tuple(now / before for before, now in zip(reached, reached[1:], strict=False)),
+            conditional=tuple(now / before for before, now in pairwise(reached)),
             tokens_per_pass=tokens / len(every) if every else 0.0,
             draft_seconds=sum(round_.draft_seconds for round_ in every),
             verify_seconds=sum(round_.verify_seconds for round_ in every),

@@ -102,7 +102,7 @@ def encode(tokenizer: Any, prompt: Prompt) -> list[int]:
         # The template writes the special tokens itself: adding them here would double them.
         return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
     if all(isinstance(part, int) for part in prompt):
-        return [int(part) for part in prompt]  # type: ignore[call-overload]
+        return [part for part in prompt if isinstance(part, int)]
     raise BadPrompt("A prompt is a string, a list of messages or a list of token ids; a batch is a list of those.")
 
 

@@ -135,7 +135,10 @@ class Round:
         if self.drafted:
             leaf = self.path[-1]
             last = "corrected" if bool((self.tree.parents == leaf).any()) else "bonus"
-        return ("accepted",) * self.accepted + (last,) * (len(self.tokens) - self.accepted)
+        origins: list[Origin] = ["accepted"] * self.accepted
+        if len(origins) < len(self.tokens):
+            origins.append(last)
+        return tuple(origins)
 
 
 class Noise(Protocol):
