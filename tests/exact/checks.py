@@ -1,7 +1,7 @@
 """The checks of losslessness, shared by the tests that have to pass and by those whose planted bugs have to fail.
 
 Two kinds: `assert_exact` enumerates every outcome of the production engine over a few rounds and compares the joint law
-of the first tokens with the target's own; `assert_fits` compares counts from real noise with that law by chi-square.
+of the first tokens with the target's own; `assert_samples_fit` compares counts from real noise with it by chi-square.
 `assert_keeps_the_prefix` is the reference text's worked example.
 """
 
@@ -16,8 +16,10 @@ import torch
 from scipy.stats import chi2
 from toy import Context, Exact, NoiseOf, Script, Scripted, Stream, Table, ToyTarget, outcomes
 
+from outrider import sampling as production
 from outrider.drafters import Drafter
 from outrider.engine import Engine
+from outrider.noise import SeededNoise
 from outrider.policy import Fixed
 from outrider.row import Request
 from outrider.sampling import History, Sampling
@@ -135,6 +137,29 @@ def assert_fits(counts: Counter[Context], law: Mapping[Context, float], alpha: f
     statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
     chance = float(chi2.sf(statistic, len(cells) - 1))
     assert chance > alpha, f"chi-square {statistic:.1f} over {len(cells)} cells has probability {chance:.2g}"
+
+
+def text_of(case: Case, seed: int, noise: type[SeededNoise] = SeededNoise) -> Context:
+    """One text by real noise, drafter and rule in a tight loop without engine and cache."""
+    state = case.drafter.begin(case.prompt, {})
+    text: Context = ()
+    number = 0
+    while len(text) < case.length:
+        depth = min(case.depth, case.length - len(text) - 1)
+        draft = case.drafter.draft(state, depth, noise.for_draft(seed, number, case.verifier.coupled))
+        context = (*case.prompt, *text)
+        drafted = tuple(draft.tree.tokens[1:].tolist())
+        law = torch.stack([case.table.law(context + drafted[:place]) for place in range(depth + 1)])
+        verdict = case.verifier(production.Law(probs=law), draft, noise.for_verifier(seed, number), len(context))
+        text += (*drafted[: len(verdict.path) - 1], verdict.token)
+        state.tokens[:] = [*case.prompt, *text]
+        number += 1
+    return text
+
+
+def assert_samples_fit(case: Case, samples: int, noise: type[SeededNoise] = SeededNoise) -> None:
+    """Texts written with the seeds 0, 1, 2, ... follow the target's own law."""
+    assert_fits(Counter(text_of(case, seed, noise) for seed in range(samples)), own_law(case))
 
 
 A, B, C, D, E, F, X, Y = range(8)
