@@ -97,11 +97,11 @@ class KVCache:
         """A new cache whose rows are these rows of other caches: how rows join a batch and leave it."""
         new = cls(len(parts), max(cache.capacity for cache, _ in parts))
         new.lengths = [cache.lengths[row] for cache, row in parts]
-        for layer, (keys, _) in parts[0][0]._layers.items():
+        likes = {layer: pair for cache, _ in parts for layer, pair in cache._layers.items()}
+        for layer, like_pair in likes.items():  # not of the first part: after a prompt of one token it is still empty
             pair = []
-            for which in (0, 1):
-                like = parts[0][0]._layers[layer][which]
-                stacked = like.new_zeros(len(parts), keys.shape[1], new.capacity, like.shape[3])
+            for which, like in enumerate(like_pair):
+                stacked = like.new_zeros(len(parts), like.shape[1], new.capacity, like.shape[3])
                 for place, (cache, row) in enumerate(parts):
                     length = cache.lengths[row]
                     if length:

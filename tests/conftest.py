@@ -1,0 +1,118 @@
+"""What all tests share: threads, determinism, and the models that are read once per session."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before Transformers is imported: tests never ask a hub
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: waiting threads leave shared cores
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outrider
+from outrider.drafters.model import ModelDrafter
+from outrider.loading import demo_folder as packaged_demo_folder
+from outrider.loading import quiet
+from outrider.target import TransformersTarget
+
+Make = Callable[..., "outrider.Outrider"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_per_core() -> None:
+    """As many threads as this process has cores: more of them wait for each other."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    torch.set_num_threads(len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> Iterator[None]:
+    """The same random tensors in every run, and deterministic kernels; memory that nobody wrote reads as NaN."""
+    torch.manual_seed(0)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture(scope="session")
+def demo_folder() -> Path:
+    """The packaged model, converted once into OUTRIDER_CACHE or the user's cache."""
+    return packaged_demo_folder()
+
+
+def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A model from a folder, in memory, with Transformers' own attention."""
+    from transformers import AutoModelForCausalLM
+
+    with quiet():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder."""
+    from transformers import AutoTokenizer
+
+    with quiet():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+@pytest.fixture(scope="session")
+def demo_model(demo_folder: Path) -> Any:
+    """The demo model in float32; every test shares these weights."""
+    return read_model(demo_folder)
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer(demo_folder: Path) -> Any:
+    """The demo model's tokenizer."""
+    return read_tokenizer(demo_folder)
+
+
+@pytest.fixture(scope="session")
+def demo_target(demo_model: Any) -> TransformersTarget:
+    """The demo model ready to score trees, on shared weights."""
+    return TransformersTarget(demo_model)
+
+
+def makes(model: Any, target: TransformersTarget, tokenizer: Any) -> Make:
+    """A maker of `Outrider`s on one model: `make("lookup", k=5)`.
+
+    "model" drafts with the target itself, so that drafts are right and long blocks are accepted: with another drafter
+    most faults in rollback and positions cannot show.
+    """
+    made: dict[tuple[str, int], outrider.Outrider] = {}
+
+    def make(drafter: str = "none", k: int = 5) -> outrider.Outrider:
+        if (drafter, k) not in made:
+            spec = "none" if drafter == "model" else drafter
+            llm = outrider.load(model, spec, policy=f"fixed:{k}", tokenizer=tokenizer)
+            if drafter == "model":
+                llm.drafter = ModelDrafter(target, target.vocabulary)
+            made[drafter, k] = llm
+        return made[drafter, k]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def demo(demo_model: Any, demo_target: TransformersTarget, demo_tokenizer: Any) -> Make:
+    """`demo(drafter, k)`: an `Outrider` on the demo model's shared weights; see `makes`."""
+    return makes(demo_model, demo_target, demo_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def models_folder() -> Path:
+    """The folder of the larger models, for slow tests. Those are asked for explicitly, so its lack is a failure."""
+    named = os.environ.get("OUTRIDER_MODELS")
+    if not named:
+        pytest.fail("Slow tests need the larger models: set OUTRIDER_MODELS to the folder that get_models.py filled.")
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.fail(f"OUTRIDER_MODELS names {folder}, which is no folder: run get_models.py first.")
+    return folder
