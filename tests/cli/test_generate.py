@@ -1,0 +1,170 @@
+"""The command line as people and scripts use it, in this process, on the real demo model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outrider import cli
+
+SHORT = ("--max-new-tokens", "8")
+
+
+@pytest.fixture
+def outrider(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command; gives exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["outrider", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_text_goes_to_standard_output_and_figures_to_standard_error(outrider) -> None:
+    code, out, err = outrider("generate", "--prompt", "One, two, three, one, two,", *SHORT)
+    assert code == 0
+    assert "three" in out
+    assert "tokens/s" in err and "tokens/s" not in out
+
+
+def test_json_is_one_document_with_everything(outrider) -> None:
+    code, out, _ = outrider("generate", "--chat", "Say hello.", *SHORT, "--json", "--trace")
+    document = json.loads(out)
+    (output,) = document["outputs"]
+    assert code == 0
+    assert output["finish_reason"] in {"stop", "length"}
+    assert len(output["token_ids"]) == output["stats"]["tokens"] == sum(len(r["tokens"]) for r in output["rounds"])
+    assert document["configuration"]["drafter"].startswith("lookup")
+    assert set(document["versions"]) == {"outrider", "torch", "transformers", "python"}
+
+
+def test_trace_prints_the_rounds(outrider) -> None:
+    code, _, err = outrider("generate", "--prompt", "a b c a b c a b", *SHORT, "--trace")
+    assert code == 0
+    for heading in ("prefix", "drafted", "accepted", "rejected"):
+        assert heading in err
+
+
+def test_same_seed_same_ids_with_any_drafter(outrider) -> None:
+    sampling = ("--temperature", "0.9", "--top-p", "0.95", "--top-k", "50", "--seed", "7", *SHORT, "--json")
+    ids = [
+        json.loads(outrider("generate", "--prompt", "Once upon a time", "--drafter", drafter, *sampling)[1])["outputs"][
+            0
+        ]["token_ids"]
+        for drafter in ("none", "lookup", "model:demo")
+    ]
+    assert ids[0] == ids[1] == ids[2]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_a_file_of_prompts_is_a_batch(outrider, tmp_path: Path, suffix: str) -> None:
+    lines = ["Red, green,", "Once upon a time there was a"]
+    path = tmp_path / f"prompts{suffix}"
+    text = lines if suffix == ".txt" else [json.dumps({"prompt": line}) for line in lines]
+    path.write_text("\n".join(text))
+    code, out, _ = outrider("generate", "--prompts", str(path), "--batch", "2", *SHORT, "--json")
+    batch = [output["token_ids"] for output in json.loads(out)["outputs"]]
+    alone = [
+        json.loads(outrider("generate", "--prompt", line, *SHORT, "--json")[1])["outputs"][0]["token_ids"]
+        for line in lines
+    ]
+    assert code == 0
+    assert batch == alone
+
+
+def test_stop_strings_are_cut_off(outrider) -> None:
+    code, out, _ = outrider(
+        "generate", "--prompt", "1, 2, 3, 4, 5,", "--stop", " 8", "--max-new-tokens", "30", "--json"
+    )
+    (output,) = json.loads(out)["outputs"]
+    assert code == 0
+    assert output["finish_reason"] == "stop"
+    assert " 8" not in output["text"]
+
+
+MISTAKES = {
+    "unknown model": (("--target", "no-such-model", "--prompt", "x"), "no-such-model"),
+    "unknown folder": (("--target", "./nowhere", "--prompt", "x"), "nowhere"),
+    "unknown drafter": (("--drafter", "crystal-ball", "--prompt", "x"), "crystal-ball"),
+    "unknown verifier": (("--verifier", "hope", "--prompt", "x"), "hope"),
+    "unknown policy": (("--policy", "whim", "--prompt", "x"), "whim"),
+    "k = 0": (("--policy", "fixed:0", "--prompt", "x"), "1 or more"),
+    "policy without drafts": (("--drafter", "none", "--policy", "fixed:3", "--prompt", "x"), "--policy"),
+    "empty prompt": (("--prompt", ""), "empty"),
+    "empty chat": (("--chat", ""), "empty"),
+    "no prompt": ((), "exactly one"),
+    "two prompts": (("--prompt", "x", "--chat", "y"), "exactly one"),
+    "prompt beyond the context": (("--prompt", "word " * 9000), "context"),
+    "negative temperature": (("--temperature", "-1", "--prompt", "x"), "temperature"),
+    "top-p beyond 1": (("--temperature", "1", "--top-p", "2", "--prompt", "x"), "top_p"),
+    "top-k that changes nothing": (("--top-k", "5", "--prompt", "x"), "temperature"),
+    "no new tokens": (("--max-new-tokens", "0", "--prompt", "x"), "max_new_tokens"),
+    "unknown dtype": (("--dtype", "int3", "--prompt", "x"), "int3"),
+    "unknown device": (("--device", "warp", "--prompt", "x"), "warp"),
+    "missing file of prompts": (("--prompts", "nowhere.txt"), "nowhere.txt"),
+    "draft model without a name": (("--drafter", "model", "--prompt", "x"), "model:"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_2(outrider, mistake: str) -> None:
+    arguments, named = MISTAKES[mistake]
+    code, out, err = outrider("generate", *arguments)
+    assert code == 2
+    assert out == ""
+    assert named in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_broken_gguf_is_one_sentence(outrider, tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + b"\x00" * 64)
+    code, _, err = outrider("generate", "--target", str(path), "--prompt", "x")
+    assert code == 2
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("line", ["no json", "{}", '{"prompt": 3}'])
+def test_a_bad_line_is_named(outrider, tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "fine"}\n' + line)
+    code, _, err = outrider("generate", "--prompts", str(path))
+    assert code == 2
+    assert "line 2" in err
+
+
+def test_help_needs_no_torch() -> None:
+    """Help and version have to come at once."""
+    program = "import sys; from outrider import cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_help_shows_examples(outrider) -> None:
+    code, out, _ = outrider("generate", "--help")
+    assert code == 0
+    assert "outrider generate --target demo" in out
+
+
+def test_version(outrider) -> None:
+    code, out, _ = outrider("--version")
+    assert code == 0
+    assert out.startswith("outrider ")
+
+
+def test_demo_reports_identical_ids(outrider) -> None:
+    code, out, _ = outrider("demo", "--max-new-tokens", "24", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["identical"] is True
+    assert document["plain"]["token_ids"] == document["speculative"]["token_ids"]
+    assert document["speculative"]["stats"]["acceptance_length"] > 1
