@@ -100,8 +100,9 @@ class Engine:
             path = verdict.path[: len(tokens)]
             paths.append(path)
             self.drafter.commit(row.state, tokens, score, path)
+            kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
             seconds = (drafted - started, verified - drafted)
-            round_ = Round(row.index, row.rounds, start, draft.tree, path, tokens, row.finish, *seconds)
+            round_ = Round(row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds)
             row.rounds += 1
             row.policy.observe(round_)
             results.append((row, round_))
