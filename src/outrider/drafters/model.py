@@ -67,12 +67,12 @@ class ModelDrafter(Drafter):
         state = _State(list(prompt), len(prompt), Seat(self._model.new_cache(1, len(prompt) + 64)))
         if len(prompt) <= self._model.context:
             state.fed = list(prompt[:-1])
-            prefill(self._model, state.fed, state.seat.cache)
+            prefill(self._model, self._known(state.fed), state.seat.cache)
         return state
 
     def room(self, state: _State) -> int:
-        """See `Drafter`: a token is drafted from the position before it."""
-        return max(0, self._model.context - len(state.tokens) + 1)
+        """See `Drafter`: the last drafted token needs a position too, for it may ride along in another row's pass."""
+        return max(0, self._model.context - len(state.tokens))
 
     def propose(
         self,
@@ -114,10 +114,14 @@ class ModelDrafter(Drafter):
         del state.fed[agreed:]
         state.seat.cache.crop(state.seat.row, agreed)
 
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens with ids that the draft model lacks replaced by its last one: a worse draft, no wrong output."""
+        return [min(token, self._model.vocabulary - 1) for token in tokens]
+
     def _catch_up(self, states: Sequence[_State], cache: KVCache) -> list[Scores]:
         """Feed what each row's cache lacks; scores after the pending token."""
         missing = [state.tokens[len(state.fed) :] for state in states]
-        scores = self._model.forward([Tree.chain(part) for part in missing], cache, last_only=True)
+        scores = self._model.forward([Tree.chain(self._known(part)) for part in missing], cache, last_only=True)
         cache.keep([range(len(part)) for part in missing])
         for state, part in zip(states, missing, strict=True):
             state.fed.extend(part)

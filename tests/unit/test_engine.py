@@ -1,0 +1,285 @@
+"""The loop on the toy target: the same tokens whatever the drafter, the company or the draft length.
+
+The expected texts come from `written`, which knows the table, the noise and nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget
+
+from outrider.drafters import Drafter
+from outrider.drafters.lookup import Lookup
+from outrider.drafters.model import ModelDrafter
+from outrider.drafters.none import NoDrafter
+from outrider.engine import Engine
+from outrider.noise import SeededNoise
+from outrider.policy import Fixed, Heuristic
+from outrider.row import Request, Row
+from outrider.sampling import History, Sampling
+from outrider.types import Draft, Noise, Round, Tree
+from outrider.verify import make_verifier
+
+VOCABULARY = 5
+TABLE = Table(VOCABULARY, 1)
+PROMPTS: list[Context] = [(0, 1), (2,), (3, 1, 4, 1, 0, 3, 1)]
+SAMPLED = Sampling(temperature=1.0)
+
+
+def written(request: Request, eos: tuple[int, ...] = (), table: Table = TABLE) -> list[int]:
+    """What plain decoding writes: one token after another, each with the noise of its position."""
+    text: list[int] = []
+    while len(text) < request.max_new_tokens and not (text and text[-1] in eos):
+        context = (*request.prompt, *text)
+        history = History(context, len(request.prompt), eos)
+        law = request.sampling.law(table.law(context).log()[None], Tree.chain(context[-1:]), history)
+        text.append(law.draws(SeededNoise.for_verifier(request.seed, 0), [len(context)])[0])
+    return text
+
+
+def requests(sampling: Sampling = SAMPLED, length: int = 14, count: int = 3) -> list[Request]:
+    """Requests with prompts, seeds and lengths of their own."""
+    return [Request(PROMPTS[n % 3], sampling, 100 + n, length + n) for n in range(count)]
+
+
+def serve(engine: Engine, asked: Sequence[Request]) -> tuple[list[Row], list[Round]]:
+    """Run to the end, with the loop's invariant looked at after every round."""
+    rows = [engine.add(request) for request in asked]
+    rounds = []
+    while engine.active:
+        for row, round_ in engine.step():
+            assert row.tokens[round_.start :] == list(round_.tokens)
+            assert int(round_.tree.tokens[0]) == row.tokens[round_.start - 1], "node 0 is the pending token"
+            rounds.append(round_)
+        for row, seat in engine._batch:
+            assert seat.length == len(row.tokens) - 1
+    assert all(row.finish for row in rows)
+    return rows, rounds
+
+
+def engine_with(drafter: Drafter, depth: int = 4, target: ToyTarget | None = None, rule: str = "match") -> Engine:
+    """An engine on the toy target."""
+    return Engine(target or ToyTarget(TABLE), drafter, make_verifier(rule), lambda: Fixed(depth))
+
+
+class Guessing(ToyDrafter):
+    """Random chains of random lengths, right now and then."""
+
+    def draft(self, state: ToyState, depth: int, noise: Noise) -> Draft:
+        """See `ToyDrafter`."""
+        chance = random.Random(len(state.tokens))
+        drafted = chance.choices(range(VOCABULARY), k=chance.randrange(depth + 1))
+        return Draft(Tree.chain([state.tokens[-1], *drafted]))
+
+
+def top(width: int) -> Branching:
+    """Trees of the target's own likeliest tokens."""
+    return Branching(lambda context: TABLE.law(context).topk(width).indices.tolist())
+
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "none": NoDrafter,
+    "guessing": Guessing,
+    "lookup": lambda: Lookup(4, 1),
+    "likeliest": lambda: Likeliest(TABLE),
+    "sampled, coupled": lambda: Sampled(TABLE),
+    "sampled, another table": lambda: Sampled(Table(VOCABULARY, 2)),
+    "tree": lambda: top(2),
+    "lopsided tree": lambda: Branching(lambda context: range(len(context) % 3)),
+    "tree of twins": lambda: Branching(lambda context: [int(TABLE.law(context).argmax())] * 2),
+    "model, the target itself": lambda: ModelDrafter(ToyTarget(TABLE), VOCABULARY),
+    "model, another one": lambda: ModelDrafter(ToyTarget(Table(VOCABULARY, 3)), VOCABULARY),
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
+def test_same_seed_same_tokens(make: Callable[[], Drafter], sampling: Sampling, count: int) -> None:
+    """Under `match` every drafter writes what plain sampling writes, alone and in company."""
+    asked = requests(sampling, count=count)
+    rows, _ = serve(engine_with(make(), depth=3), asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 13, 19, 20])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_target_as_its_own_drafter(depth: int, count: int) -> None:
+    """Draft = target: everything is accepted, in blocks of every length, and nothing else changes."""
+    asked = requests(length=41, count=count)
+    drafter = ModelDrafter(ToyTarget(TABLE), VOCABULARY)
+    rows, rounds = serve(engine_with(drafter, depth), asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+    for round_ in rounds:
+        assert round_.accepted == round_.drafted
+        assert round_.drafted == depth or round_.number == max(r.number for r in rounds if r.request == round_.request)
+
+
+@pytest.mark.parametrize("make", [DRAFTERS["tree"], DRAFTERS["model, another one"], DRAFTERS["lookup"]])
+def test_penalties_and_truncation_change_nothing(make: Callable[[], Drafter]) -> None:
+    """Processors see each node's own history: the seed still gives the tokens of plain sampling."""
+    sampling = Sampling(
+        temperature=1.2, top_k=4, top_p=0.95, repetition_penalty=1.4, frequency_penalty=0.3, min_new_tokens=5
+    )
+    asked = requests(sampling)
+    rows, _ = serve(engine_with(make(), depth=3, target=ToyTarget(TABLE, eos=(4,))), asked)
+    assert [row.output for row in rows] == [written(request, eos=(4,)) for request in asked]
+
+
+def test_heuristic_policy_and_rows_that_join_later() -> None:
+    """Lengths that change, and requests that come while others are under way."""
+    asked = requests(length=20)
+    engine = Engine(ToyTarget(TABLE), DRAFTERS["model, another one"](), make_verifier("match"), Heuristic)
+    rows = [engine.add(asked[0])]
+    engine.step()
+    rows.append(engine.add(asked[1]))
+    engine.step()
+    rows.append(engine.add(asked[2]))
+    while engine.active:
+        engine.step()
+    assert [row.output for row in rows] == [written(request) for request in asked]
+
+
+def test_the_cache_grows_under_way() -> None:
+    """Past the 256 slots that were allocated, in a batch, with a drafter that has a cache too."""
+    asked = [Request((n,), SAMPLED, n, 300) for n in range(2)]
+    rows, _ = serve(engine_with(ModelDrafter(ToyTarget(TABLE), VOCABULARY), depth=20), asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100])
+def test_prefill_in_chunks(chunk: int) -> None:
+    """The prompt's end is the pending token; how the rest got in does not matter."""
+    target = ToyTarget(TABLE)
+    engine = Engine(target, NoDrafter(), make_verifier("match"), lambda: Fixed(1), prefill_chunk=chunk)
+    asked = [Request(PROMPTS[2], SAMPLED, 1, 5)]
+    rows, _ = serve(engine, asked)
+    assert rows[0].output == written(asked[0])
+    assert target.passes == -(-6 // chunk) + 5
+
+
+@pytest.mark.parametrize("rule", ["match", "token"])
+@pytest.mark.parametrize("length", [1, 2, 3, 7])
+def test_budget_is_exact_and_nothing_is_drafted_in_vain(rule: str, length: int) -> None:
+    """Exactly so many tokens; no draft reaches beyond the budget, whatever the policy wants."""
+    rows, rounds = serve(engine_with(Sampled(TABLE), 20, rule=rule), requests(length=length, count=1))
+    assert (len(rows[0].output), rows[0].finish) == (length, "length")
+    assert rounds[0].drafted == length - 1
+    assert sum(len(round_.tokens) for round_ in rounds) == length
+
+
+def test_context_is_exact() -> None:
+    """The toy target refuses any position beyond its context: none is asked for, and the context is filled."""
+    asked = [Request(PROMPTS[2], SAMPLED, 5, 100), Request(PROMPTS[0], SAMPLED, 6, 100)]
+    rows, _ = serve(engine_with(Sampled(TABLE), 20, ToyTarget(TABLE, context=12)), asked)
+    assert [len(row.tokens) for row in rows] == [12, 12]
+    assert [row.finish for row in rows] == ["length", "length"]
+
+
+def drafts(rounds: Sequence[Sequence[int]], eos: tuple[int, ...], rule: str = "match") -> tuple[list[Row], list[Round]]:
+    """Serve one greedy request with drafts of its own target's text, cut as told."""
+    request = Request((0, 1), Sampling(), 0, 12)
+    return serve(engine_with(Scripted(rounds), 20, ToyTarget(TABLE, eos), rule), [request])
+
+
+@pytest.mark.parametrize("rule", ["match", "token"])
+def test_a_draft_behind_eos_is_cut(rule: str) -> None:
+    """An accepted EOS is the last token: the draft behind it is dropped and no bonus follows."""
+    text = written(Request((0, 1), Sampling(), 0, 12))
+    eos = text[4]
+    end = text.index(eos) + 1
+    rows, rounds = drafts([text], (eos,), rule)
+    assert (rows[0].output, rows[0].finish) == (text[:end], "stop")
+    assert (rounds[0].tokens, rounds[0].accepted, rounds[0].drafted) == (tuple(text[:end]), end, 11)
+    assert rounds[0].origins == ("accepted",) * end
+    (row,), (only,) = drafts([text[:end]], (eos,), rule)
+    assert (row.output, only.origins) == (text[:end], ("accepted",) * end)
+
+
+def test_leaving_early_leaves_no_rows() -> None:
+    """Closing the iterator drops its rows; the engine serves the next requests as if nothing had been."""
+    engine = engine_with(ModelDrafter(ToyTarget(TABLE), VOCABULARY))
+    asked = requests(length=30)
+    run = engine.run(asked)
+    next(run)
+    assert engine.active
+    run.close()
+    assert engine.active == []
+    assert engine.step() == []
+    finished = {row.index: row for row, _ in engine.run(asked)}
+    assert [row.output for row in finished.values()] == [written(request) for request in asked]
+
+
+def test_removing_a_row_is_not_noticed_by_the_others() -> None:
+    """First, middle and last row of a batch, in mid-flight."""
+    for gone in range(3):
+        engine = engine_with(DRAFTERS["model, another one"]())
+        asked = requests(length=20)
+        rows = [engine.add(request) for request in asked]
+        engine.step()
+        engine.remove(rows[gone])
+        while engine.active:
+            engine.step()
+        kept = [n for n in range(3) if n != gone]
+        assert [rows[n].output for n in kept] == [written(asked[n]) for n in kept]
+        assert rows[gone].finish is None
+
+
+@pytest.mark.parametrize("name", ["model, another one", "tree", "lookup", "guessing"])
+def test_requests_leave_no_trace(name: str) -> None:
+    """A, B, A, B, A on one engine, some of them broken off: A is always the same."""
+    engine = engine_with(DRAFTERS[name]())
+    first, second = requests(length=18, count=2)
+    for request, rounds_served in ((first, 99), (second, 2), (first, 3), (second, 99), (first, 99)):
+        run = engine.run([request])
+        row: Row | None = None
+        for _ in range(rounds_served):
+            served = next(run, None)
+            if served is None:
+                break
+            row = served[0]
+        run.close()
+        assert row is not None
+        assert row.output == written(request)[: len(row.output)]
+        assert rounds_served < 99 or row.finish == "length"
+
+
+def test_a_drafter_without_room_gives_plain_steps() -> None:
+    """A drafter whose context is full means target only, in the middle of a request, and for one row of several."""
+    rows, rounds = serve(engine_with(Sampled(TABLE, limit=9)), requests(length=12))
+    assert [row.output for row in rows] == [written(request) for request in requests(length=12)]
+    for round_ in rounds:
+        assert round_.drafted <= max(0, 9 - round_.start)
+        assert (round_.origins == ("plain",)) == (round_.drafted == 0)
+    assert {round_.drafted for round_ in rounds} >= {0, 2, 4}
+
+
+@pytest.mark.parametrize("context", [1, 4, 8, 11])
+def test_a_draft_model_with_a_smaller_context(context: int) -> None:
+    """No position beyond its context is ever asked of the draft model, alone or riding along in a batch."""
+    for count in (1, 3):
+        asked = requests(length=12, count=count)
+        drafter = ModelDrafter(ToyTarget(TABLE, context=context), VOCABULARY)
+        rows, rounds = serve(engine_with(drafter), asked)
+        assert [row.output for row in rows] == [written(request) for request in asked]
+        assert any(round_.drafted == 0 for round_ in rounds)
+
+
+def test_a_draft_model_with_a_smaller_vocabulary() -> None:
+    """The target may write tokens that the draft model has no embedding for."""
+    asked = requests(length=12)
+    drafter = ModelDrafter(ToyTarget(Table(VOCABULARY - 2, 4)), VOCABULARY)
+    rows, _ = serve(engine_with(drafter), asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+
+
+def test_a_draft_model_with_a_larger_vocabulary() -> None:
+    """Padded logits beyond the target's vocabulary are never drafted."""
+    asked = requests(length=12)
+    drafter = ModelDrafter(ToyTarget(Table(VOCABULARY + 3, 4)), VOCABULARY)
+    rows, rounds = serve(engine_with(drafter), asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+    assert all(int(round_.tree.tokens.max()) < VOCABULARY for round_ in rounds)
