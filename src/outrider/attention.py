@@ -18,11 +18,12 @@ from transformers import AttentionInterface
 
 from . import tree as trees
 from .errors import UnsupportedModel
-from .kv import KVCache
+from .kv import BLOCK, KVCache
 from .types import Tree
 
 NAME = "outrider"
 _FOLD = 64  # query nodes up to which groups are folded; beyond it (prefill) the folded mask would outgrow its use
+_QUERY_BLOCK, _QUERIES = 32, 160  # the CPU kernel's block of queries, and how many it takes before it enlarges blocks
 _REFUSED = ("s_aux", "position_bias", "head_mask", "sinks")  # attention extras that would have to change the softmax
 
 
@@ -33,7 +34,6 @@ class Pass:
         trees_: one tree per row of the cache; shorter ones are padded with nodes that nothing attends to.
         cache: rows in the same order. Room for the widest tree is made here.
         device: where positions and masks are wanted.
-        limit: positions are kept below this (padding of a row at the end of its context).
     """
 
     def __init__(self, trees_: Sequence[Tree], cache: KVCache, device: torch.device) -> None:
@@ -75,7 +75,7 @@ class Pass:
             )
         else:
             out = _capped(query, keys, values, mask, scale, cap)
-        return out.reshape(rows, heads, nodes, -1).transpose(1, 2)
+        return out.reshape(rows, heads, nodes, -1).transpose(1, 2).contiguous()  # some models take a view of it
 
     def _start(self, window: int | None) -> int:
         """The first slot that any row can still see."""
@@ -87,7 +87,7 @@ class Pass:
             window = None
         name = (window, fold, dtype, device)
         if name not in self._masks:
-            allowed = self._allowed(window)
+            allowed = self._allowed(window, self._start(window), self._end)
             if bool(allowed.all()):
                 self._masks[name] = None
             else:
@@ -95,9 +95,9 @@ class Pass:
                 self._masks[name] = mask.repeat(1, fold, 1)[:, None].to(device)
         return self._masks[name]
 
-    def _allowed(self, window: int | None) -> Tensor:
-        """[rows, N, slots] bool on the host, slots from the first that the window leaves."""
-        slots = torch.arange(self._end)
+    def _allowed(self, window: int | None, start: int, end: int) -> Tensor:
+        """[rows, N, end - start] bool on the host: what each node may see of these slots."""
+        slots = torch.arange(end)
         rows = len(self._trees)
         allowed = (slots < self._lengths)[:, None].repeat(1, self.width, 1)
         where = slots.expand(rows, -1).clone()  # position of what a slot holds: committed tokens lie in order
@@ -108,7 +108,59 @@ class Pass:
             where[row, first : first + self.width] = self._host_positions[row]
         if window is not None:
             allowed &= where[:, None] > self._host_positions[:, :, None] - window
-        return allowed[:, :, self._start(window) :]
+        return allowed[:, :, start:]
+
+
+class FixedPass(Pass):
+    """A pass in which a node's attention does not depend on what shares it: every product has a fixed shape.
+
+    The CPU kernel works on blocks of 32 queries and 512 keys, and rounds differently at the edge of a block. So queries
+    are padded to whole blocks, and keys are read in whole blocks from a block's border on. Wider passes (prefill) and
+    soft-capped scores take the general way.
+    """
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, cap: float | None
+    ) -> Tensor:
+        """See `Pass.attend`."""
+        rows, heads, nodes, size = query.shape
+        if nodes > _FOLD or cap is not None:
+            return super().attend(layer, query, key, value, scale, window, cap)
+        keys, values = self.cache.write(layer, key, value)
+        groups = heads // keys.shape[1]
+        start, end = self._start(window) // BLOCK * BLOCK, _rounded(self._end, BLOCK)
+        keys, values = keys[:, :, start:end], values[:, :, start:end]
+        mask = self._fixed_mask(window, groups, start, end, query.dtype)
+        lines = groups * nodes
+        wide = query.new_zeros(rows, keys.shape[1], mask.shape[2], size)
+        wide[:, :, :lines].unflatten(2, (groups, nodes)).copy_(query.unflatten(1, (-1, groups)))
+        # More queries at once would make the kernel choose larger blocks.
+        parts = [
+            scaled_dot_product_attention(
+                wide[:, :, at : at + _QUERIES], keys, values, attn_mask=mask[:, :, at : at + _QUERIES], scale=scale
+            )
+            for at in range(0, mask.shape[2], _QUERIES)
+        ]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return out[:, :, :lines].unflatten(2, (groups, nodes)).permute(0, 3, 1, 2, 4).reshape(rows, nodes, heads, size)
+
+    def _fixed_mask(self, window: int | None, groups: int, start: int, end: int, dtype: torch.dtype) -> Tensor:
+        """Additive mask [rows, 1, whole blocks of queries, end - start]; padding sees everything, and is dropped."""
+        name = (window, groups, dtype, torch.device("cpu"))
+        mask = self._masks.get(name)
+        if mask is None:
+            allowed = self._allowed(window, start, end)
+            lines = groups * self.width
+            mask = torch.zeros(len(self._trees), 1, _rounded(lines, _QUERY_BLOCK), end - start, dtype=dtype)
+            barred = ~allowed[:, None, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
+            mask[:, :, :lines].masked_fill_(barred, -math.inf)
+            self._masks[name] = mask
+        return mask
+
+
+def _rounded(count: int, block: int) -> int:
+    """The least multiple of a block that holds this many."""
+    return -(-count // block) * block
 
 
 def _capped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:
@@ -144,6 +196,16 @@ def _attention(
     if not isinstance(layer, int):
         raise UnsupportedModel(
             f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
+        )
+    if not getattr(module, "is_causal", True):
+        raise UnsupportedModel(
+            f"{type(module).__name__} lets tokens see those after them, so it is not causal as configured: choose a "
+            "decoder-only target (for models of the BERT kind, is_decoder=True)."
+        )
+    if layer in outrider_pass.windows:
+        raise UnsupportedModel(
+            f"{type(module).__name__} attends more than once in layer {layer}, and the cache holds one set of keys and "
+            "values per layer: choose another target."
         )
     return outrider_pass.attend(layer, query, key, value, scale, sliding_window, softcap), None
 

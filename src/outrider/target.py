@@ -93,7 +93,7 @@ class TransformersTarget:
         self.device = self.model.get_input_embeddings().weight.device
         self.dtype = self.model.dtype
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(self.model.forward).parameters
-        _refuse_by_trial(self)
+        self.windows = _refuse_by_trial(self)  # layer -> how far back it sees; None for everything
 
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
         """See `Target.new_cache`; more room than `capacity` is made as it is needed."""
@@ -183,19 +183,24 @@ def _refuse_by_config(model: Any) -> None:
 
 
 @torch.no_grad()
-def _refuse_by_trial(target: TransformersTarget) -> None:
-    """Refuse a model that does not do with a tree what it does with the same tokens in a row.
+def _refuse_by_trial(target: TransformersTarget) -> dict[int, int | None]:
+    """Refuse a model that does not do with a tree what it does with the same tokens in a row; its windows otherwise.
 
     Node 3 of the trial tree follows node 1 past its sibling 2. If positions, masks or cache were ignored, its logits
     would differ from those of the plain sequence.
     """
     name = type(target.model).__name__
     ids = [(7 * step + 1) % target.vocabulary for step in range(4)]
-    plain_cache, tree_cache = target.new_cache(), target.new_cache()
-    pass_ = attention.Pass([Tree.chain([ids[0], ids[1], ids[3]])], plain_cache, target.device)
-    trees = [Tree(torch.tensor(ids), torch.tensor([-1, 0, 0, 1]))]
-    straight = target.run(pass_, [Tree.chain([ids[0], ids[1], ids[3]])])[0].logits[-1].float()
-    branched = target.forward(trees, tree_cache)[0].logits[-1].float()
+    chain_, tree = Tree.chain([ids[0], ids[1], ids[3]]), Tree(torch.tensor(ids), torch.tensor([-1, 0, 0, 1]))
+    pass_ = attention.Pass([chain_], target.new_cache(), target.device)
+    try:
+        straight = target.run(pass_, [chain_])[0].logits[-1].float()
+        branched = target.forward([tree], target.new_cache())[0].logits[-1].float()
+    except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")[:200]
+        raise UnsupportedModel(
+            f"{name} cannot run on tokens, positions and Outrider's attention alone ({reason}): choose another target."
+        ) from error
     layers = int(target.config.num_hidden_layers)
     if len(pass_.windows) != layers:
         raise UnsupportedModel(
@@ -207,9 +212,15 @@ def _refuse_by_trial(target: TransformersTarget) -> None:
             raise UnsupportedModel(
                 f"{name} does not say how wide the window of layer {layer} is: choose another target."
             )
+    window = getattr(target.config, "sliding_window", None)
+    if window and not getattr(target.config, "layer_types", None) and not any(pass_.windows.values()):
+        raise UnsupportedModel(
+            f"{name} has a window of {window} tokens but does not tell its attention about it: choose another target."
+        )
     scale = straight.abs().max().clamp(min=1e-3)
     if not bool(((straight - branched).abs().max() / scale) < 0.05):
         raise UnsupportedModel(
             f"{name} does not place tokens by the positions it is given (its logits on a tree differ from those of the "
             "same tokens in a row): choose another target."
         )
+    return pass_.windows
