@@ -180,6 +180,7 @@ class ToyDrafter(Drafter):
 
     def commit(self, state: ToyState, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`."""
+        assert len(path) == len(tokens), "one kept node for each committed token"
         state.tokens.extend(tokens)
         state.rounds += 1
         state.commits.append((tuple(tokens), scores, tuple(path)))

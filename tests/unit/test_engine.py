@@ -50,11 +50,12 @@ def serve(engine: Engine, asked: Sequence[Request]) -> tuple[list[Row], list[Rou
     rows = [engine.add(request) for request in asked]
     rounds = []
     while engine.active:
+        under_way = list(engine._batch)  # rows that end in this round have to be in order too
         for row, round_ in engine.step():
             assert row.tokens[round_.start :] == list(round_.tokens)
             assert int(round_.tree.tokens[0]) == row.tokens[round_.start - 1], "node 0 is the pending token"
             rounds.append(round_)
-        for row, seat in engine._batch:
+        for row, seat in under_way:
             assert seat.length == len(row.tokens) - 1
     assert all(row.finish for row in rows)
     return rows, rounds
@@ -197,6 +198,30 @@ def test_a_draft_behind_eos_is_cut(rule: str) -> None:
     assert rounds[0].origins == ("accepted",) * end
     (row,), (only,) = drafts([text[:end]], (eos,), rule)
     assert (row.output, only.origins) == (text[:end], ("accepted",) * end)
+
+
+class Letters:
+    """Token n is the n-th letter."""
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """See `text.Tokenizer`."""
+        return "".join("abcde"[token] for token in token_ids)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 20])
+@pytest.mark.parametrize("end", range(2, 10))
+def test_a_stop_string_anywhere_in_a_draft_that_is_right(depth: int, end: int) -> None:
+    """Tokens, text, counts and cache end with the token that completes it, wherever in a block that is."""
+    text = written(Request((0, 1), Sampling(), 0, 12))
+    letters = Letters().decode(text)
+    stop = letters[end - 2 : end]
+    first = letters.index(stop)
+    drafter = Scripted([text[start : start + depth] for start in range(0, 12, depth + 1)])
+    engine = Engine(ToyTarget(TABLE), drafter, make_verifier("match"), lambda: Fixed(depth), Letters())
+    (row,), rounds = serve(engine, [Request((0, 1), Sampling(), 0, 12, (stop,))])
+    assert (row.output, row.text, row.finish) == (text[: first + 2], letters[:first], "stop")
+    assert sum(len(round_.tokens) for round_ in rounds) == first + 2
+    assert all(round_.accepted == min(depth, len(round_.tokens)) for round_ in rounds)
 
 
 def test_leaving_early_leaves_no_rows() -> None:
