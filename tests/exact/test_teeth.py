@@ -38,7 +38,7 @@ class KeepsBehindMismatch(Match):
 def test_tokens_kept_behind_a_mismatch() -> None:
     """Found by the negative probe and by the law; the example's own drafts have nothing right behind X."""
     bug = KeepsBehindMismatch()
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="kept"):
         assert_nothing_kept_behind_a_mismatch(bug)
     with pytest.raises(AssertionError, match="TV"):
         assert_exact(Case(Table(3, 1), Likeliest(Table(3, 2)), bug, depth=3, rounds=1))
@@ -55,7 +55,7 @@ class KeepsTheWholeDraft(Match):
 
 def test_one_token_too_many_fails_the_worked_example() -> None:
     """The mismatch itself is kept: the example's first round shows it."""
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="kept"):
         assert_worked_example(KeepsTheWholeDraft())
 
 
