@@ -1,0 +1,109 @@
+"""The drafters themselves: what lookup finds against a plain search, and what a draft model keeps of its cache."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from toy import Table, ToyTarget
+
+from outrider.drafters.lookup import Lookup
+from outrider.drafters.model import ModelDrafter, shared_ids
+from outrider.errors import VocabularyMismatch
+from outrider.noise import SeededNoise
+from outrider.sampling import Sampling
+from outrider.types import Budget, Draft, Scores
+
+NO_SCORES = Scores(torch.zeros(0, 5))
+
+
+def found(ids: list[int], depth: int, longest: int, shortest: int) -> list[int]:
+    """The definition: the longest earlier match of the end, the most recent of equally long ones, what followed it."""
+    for length in range(min(longest, len(ids) - 1), shortest - 1, -1):
+        for start in range(len(ids) - length - 1, -1, -1):
+            if ids[start : start + length] == ids[-length:]:
+                return ids[start + length : start + length + depth]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_lookup_finds_what_a_plain_search_finds(seed: int) -> None:
+    """On random texts that grow by random blocks, with matches that overlap their own end."""
+    chance = random.Random(seed)
+    longest, shortest = chance.choice([(1, 1), (3, 1), (3, 2), (16, 2)])
+    drafter = Lookup(longest, shortest)
+    text = chance.choices(range(3), k=chance.randrange(1, 5))
+    state = drafter.begin(text, {})
+    for _ in range(25):
+        depth = chance.randrange(0, 6)
+        (draft,) = drafter.propose([state], [Budget(depth)], [Sampling()], [SeededNoise.for_draft(0, 0, True)])
+        assert draft.tree.tokens.tolist() == [text[-1], *found(text, depth, longest, shortest)]
+        assert draft.probs is None
+        block = chance.choices(range(3), k=chance.randrange(1, 4))
+        drafter.commit(state, block, NO_SCORES, range(len(block)))
+        text += block
+
+
+def propose(drafter: ModelDrafter, state: object, depth: int, sampling: Sampling) -> Draft:
+    """One draft for one row."""
+    (draft,) = drafter.propose([state], [Budget(depth)], [sampling], [SeededNoise.for_draft(0, 0, False)])  # type: ignore[list-item]
+    return draft
+
+
+@pytest.mark.parametrize("committed", [[0], [1, 2, 3], [4, 4, 4, 4, 4, 4, 4]])
+def test_a_draft_model_keeps_only_what_was_committed(committed: list[int]) -> None:
+    """Whatever is committed, the draft's own tokens or quite others, the next draft is that of a fresh state."""
+    table = Table(5, 31)
+    drafter, greedy = ModelDrafter(ToyTarget(table), 5), Sampling()
+    state = drafter.begin((0, 1), {})
+    drafted = propose(drafter, state, 5, greedy).tree.tokens[1:].tolist()
+    for agreed in range(5):
+        tokens = [*drafted[:agreed], *committed]
+        drafter.commit(state, tokens, NO_SCORES, range(len(tokens)))
+        fresh = drafter.begin(tuple(state.tokens), {})
+        draft = propose(drafter, state, 5, greedy)
+        assert torch.equal(draft.tree.tokens, propose(drafter, fresh, 5, greedy).tree.tokens)
+        drafted = draft.tree.tokens[1:].tolist()
+
+
+def test_a_sampled_draft_brings_the_law_it_was_drawn_from() -> None:
+    """Row i is the draft model's law after the tokens before; a greedy draft is a point mass and brings none."""
+    table = Table(5, 32)
+    drafter = ModelDrafter(ToyTarget(table), vocabulary=7)
+    state = drafter.begin((0, 1), {})
+    draft = propose(drafter, state, 4, Sampling(temperature=1.0))
+    assert draft.probs is not None
+    tokens = draft.tree.tokens[1:].tolist()
+    for place, law in enumerate(draft.probs):
+        expected = torch.cat([table.law((0, 1, *tokens[:place])).float(), torch.zeros(2)])
+        torch.testing.assert_close(law, expected)
+    assert propose(drafter, drafter.begin((0, 1), {}), 4, Sampling()).probs is None
+
+
+def test_ids_that_are_not_shared_are_never_drafted() -> None:
+    """They are masked from q, which is normalised without them."""
+    shared = torch.tensor([True, True, False, True, False])
+    drafter = ModelDrafter(ToyTarget(Table(5, 33)), 5, shared)
+    state = drafter.begin((0, 1), {})
+    draft = propose(drafter, state, 20, Sampling(temperature=3.0))
+    assert draft.probs is not None
+    assert bool((draft.probs[:, ~shared] == 0).all())
+    torch.testing.assert_close(draft.probs.sum(-1), torch.ones(20))
+    assert set(draft.tree.tokens[1:].tolist()) <= {0, 1, 3}
+
+
+def test_vocabularies_are_compared_token_by_token() -> None:
+    """Padding pairs; the same size with other tokens does not; single strangers are masked."""
+    target = {f"t{index}": index for index in range(100)}
+    assert shared_ids(target, target, 100) is None
+    padded = shared_ids(target, target, 104)
+    assert padded is not None
+    assert padded.tolist() == [True] * 100 + [False] * 4
+    stranger = shared_ids(target, {**target, "t5": 6, "t6": 5}, 100)
+    assert stranger is not None
+    assert (~stranger).nonzero().flatten().tolist() == [5, 6]
+    with pytest.raises(VocabularyMismatch, match="0%"):
+        shared_ids(target, {f"t{index}": 99 - index for index in range(100)}, 100)
+    with pytest.raises(VocabularyMismatch, match="89%"):
+        shared_ids(target, {f"t{index}": index + 100 * (index >= 89) for index in range(100)}, 200)
