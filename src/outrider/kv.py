@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_BLOCK = 256  # slots; storage grows by doubling in multiples of it
+BLOCK = 512  # slots; storage is a multiple of it, so that attention may round the keys it reads up to it
 
 
 class KVCache:
@@ -23,9 +23,9 @@ class KVCache:
         capacity: slots per row that are allocated.
     """
 
-    def __init__(self, rows: int = 1, capacity: int = _BLOCK) -> None:
+    def __init__(self, rows: int = 1, capacity: int = BLOCK) -> None:
         self.lengths = [0] * rows
-        self.capacity = -(-capacity // _BLOCK) * _BLOCK
+        self.capacity = -(-capacity // BLOCK) * BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -43,7 +43,7 @@ class KVCache:
         needed = max(self.lengths) + width
         if needed <= self.capacity:
             return
-        self.capacity = max(2 * self.capacity, -(-needed // _BLOCK) * _BLOCK)
+        self.capacity = max(2 * self.capacity, -(-needed // BLOCK) * BLOCK)
         used = max(self.lengths)
         for layer, pair in self._layers.items():
             self._layers[layer] = (self._grown(pair[0], used), self._grown(pair[1], used))
