@@ -15,31 +15,38 @@ def main() -> None:
     options = arguments(__doc__, tokens=160)
     model, tokenizer = model_and_tokenizer(options)
     ids = chat_ids(tokenizer, PROMPTS["edit"])
-    plain = outrider.load(model, tokenizer=tokenizer, drafter="none")
-    llm = plain.using(drafter="lookup")
+    modules = outrider.load(model, tokenizer=tokenizer, drafter="lookup", fast=False)
+    llm = outrider.load(model, tokenizer=tokenizer, drafter="lookup")
+    plain = llm.using(drafter="none")
     results = alternate(
         {
             "transformers, plain": lambda: transformers_run(model, ids, options.tokens),
             "transformers, prompt lookup 10": lambda: transformers_run(
                 model, ids, options.tokens, prompt_lookup_num_tokens=10
             ),
-            "outrider, plain": lambda: plain.generate(ids, max_new_tokens=options.tokens).token_ids,
-            "outrider, lookup": lambda: llm.generate(ids, max_new_tokens=options.tokens).token_ids,
+            "outrider, lookup, the same modules": lambda: (
+                modules.generate(ids, max_new_tokens=options.tokens).token_ids
+            ),
+            f"outrider, plain, {llm.target.build}": lambda: (
+                plain.generate(ids, max_new_tokens=options.tokens).token_ids
+            ),
+            f"outrider, lookup, {llm.target.build}": lambda: llm.generate(ids, max_new_tokens=options.tokens).token_ids,
         },
         options.repeats,
     )
-    seconds = {name: result["median_seconds"] for name, result in results.items()}
-    ours = seconds["outrider, lookup"]
+    base, theirs, same, ours_plain, ours = (result["median_seconds"] for result in results.values())
     report(
         "lookup",
         options,
         results,
         identical=len({tuple(result["ids"]) for result in results.values()}) == 1,
         stats=llm.generate(ids, max_new_tokens=options.tokens).stats.as_dict(),
-        speed_against_transformers=seconds["transformers, plain"] / ours,
-        speed_against_transformers_lookup=seconds["transformers, prompt lookup 10"] / ours,
-        speed_against_plain=seconds["outrider, plain"] / ours,
-        share_outside_forwards=overhead(llm, ids, options.tokens, 3),
+        same_modules_against_transformers=base / same,
+        same_modules_against_transformers_lookup=theirs / same,
+        default_against_transformers=base / ours,
+        default_against_transformers_lookup=theirs / ours,
+        default_against_own_plain=ours_plain / ours,
+        share_outside_passes=overhead(llm, ids, options.tokens, 3),
     )
 
 

@@ -15,21 +15,26 @@ def main() -> None:
     options = arguments(__doc__, tokens=64)
     model, tokenizer = model_and_tokenizer(options)
     ids = chat_ids(tokenizer, PROMPTS["chat"])
-    llm = outrider.load(model, tokenizer=tokenizer, drafter="none")
+    llm = outrider.load(model, tokenizer=tokenizer, drafter="none", fast=False)
+    fast = outrider.load(model, tokenizer=tokenizer, drafter="none")
     results = alternate(
         {
             "transformers": lambda: transformers_run(model, ids, options.tokens),
-            "outrider": lambda: llm.generate(ids, max_new_tokens=options.tokens).token_ids,
+            "outrider, the same modules": lambda: llm.generate(ids, max_new_tokens=options.tokens).token_ids,
+            f"outrider, {fast.target.build}": lambda: fast.generate(ids, max_new_tokens=options.tokens).token_ids,
         },
         options.repeats,
     )
+    transformers, modules, quick = (result["median_seconds"] for result in results.values())
     report(
         "plain",
         options,
         results,
-        identical=results["transformers"]["ids"] == results["outrider"]["ids"],
-        speed_against_transformers=results["transformers"]["median_seconds"] / results["outrider"]["median_seconds"],
-        share_outside_forwards=overhead(llm, ids, options.tokens, 3),
+        identical=len({tuple(result["ids"]) for result in results.values()}) == 1,
+        same_modules_against_transformers=transformers / modules,
+        default_against_transformers=transformers / quick,
+        share_outside_passes_same_modules=overhead(llm, ids, options.tokens, 3),
+        share_outside_passes_default=overhead(fast, ids, options.tokens, 3),
     )
 
 

@@ -80,20 +80,20 @@ def demo_target(demo_model: Any) -> TransformersTarget:
     return TransformersTarget(demo_model)
 
 
-def makes(model: Any, target: TransformersTarget, tokenizer: Any) -> Make:
+def makes(model: Any, tokenizer: Any, *, fast: bool = True) -> Make:
     """A maker of `Outrider`s on one model: `make("lookup", k=5)`.
 
     "model" drafts with the target itself, so that drafts are right and long blocks are accepted: with another drafter
     most faults in rollback and positions cannot show.
     """
+    plain = outrider.load(model, "none", tokenizer=tokenizer, fast=fast)
     made: dict[tuple[str, int], outrider.Outrider] = {}
 
     def make(drafter: str = "none", k: int = 5) -> outrider.Outrider:
         if (drafter, k) not in made:
-            spec = "none" if drafter == "model" else drafter
-            llm = outrider.load(model, spec, policy=f"fixed:{k}", tokenizer=tokenizer)
+            llm = plain.using("none" if drafter == "model" else drafter, policy=f"fixed:{k}")
             if drafter == "model":
-                llm.drafter = ModelDrafter(target, target.vocabulary)
+                llm.drafter = ModelDrafter(llm.target, llm.target.vocabulary)
             made[drafter, k] = llm
         return made[drafter, k]
 
@@ -101,9 +101,15 @@ def makes(model: Any, target: TransformersTarget, tokenizer: Any) -> Make:
 
 
 @pytest.fixture(scope="session")
-def demo(demo_model: Any, demo_target: TransformersTarget, demo_tokenizer: Any) -> Make:
-    """`demo(drafter, k)`: an `Outrider` on the demo model's shared weights; see `makes`."""
-    return makes(demo_model, demo_target, demo_tokenizer)
+def demo(demo_model: Any, demo_tokenizer: Any) -> Make:
+    """`demo(drafter, k)`: an `Outrider` on the demo model as it is loaded by default; see `makes`."""
+    return makes(demo_model, demo_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def demo_modules(demo_model: Any, demo_tokenizer: Any) -> Make:
+    """The same on Transformers' own modules."""
+    return makes(demo_model, demo_tokenizer, fast=False)
 
 
 @pytest.fixture(scope="session")

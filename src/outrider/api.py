@@ -18,7 +18,7 @@ from .policy import Policy
 from .row import Request, Row
 from .sampling import Sampling
 from .stats import Stats
-from .target import TransformersTarget
+from .target import Target
 from .text import Prompt, as_batch, encode
 from .types import FinishReason, Round
 from .verify import Verifier
@@ -105,7 +105,7 @@ class Outrider:
         self._specs = (drafter, verifier, policy_spec)
         self._make_policy: Callable[[], Policy] = policy.make_policy(policy_spec)
         self.verifier: Verifier = verify.make_verifier(verifier)
-        self.target: TransformersTarget = loaded.target
+        self.target: Target = loaded.target
         self.tokenizer: Any = loaded.tokenizer
         self.folder: Path | None = loaded.folder
         self.exactness = self.target.exactness
@@ -123,6 +123,7 @@ class Outrider:
             "policy": policy_spec,
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
+            "build": self.target.build,
             "exactness": self.exactness,
         }
 
@@ -214,7 +215,7 @@ class Outrider:
             requests.append(request)
         return requests
 
-    def _load_draft_model(self, name: str) -> tuple[TransformersTarget, Any]:
+    def _load_draft_model(self, name: str) -> tuple[Target, Any]:
         loaded = self._loader.load(name)
         return loaded.target, loaded.tokenizer
 
@@ -236,6 +237,7 @@ def load(
     tokenizer: Any = None,
     offline: bool = False,
     trust_remote_code: bool = False,
+    fast: bool = True,
 ) -> Outrider:
     """Load a target and a drafter.
 
@@ -250,15 +252,17 @@ def load(
         tokenizer: for a model that is passed; text prompts and stop strings need one.
         offline: never ask a hub.
         trust_remote_code: run code from the model's repository. Read it first.
+        fast: compute with the lean decoder (Llama's family) or packed linears (any other model) where the machine
+            can. A model that is passed stays as it is, so its weights are then in memory twice.
 
     Raises:
         UsageError: what cannot work, before any work, in one sentence with the remedy.
     """
-    loader = Loader(as_dtype(dtype), device, offline, trust_remote_code)
+    loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast)
     if isinstance(target, str | Path):
         if tokenizer is not None:
             raise BadOption("A tokenizer goes with a model that is passed: a named model brings its own.")
         return Outrider(loader.load(str(target)), loader, drafter, verifier, policy)
     if dtype is not None or device is not None or trust_remote_code:
         raise BadOption("dtype, device and trust_remote_code are for named models: move or cast the model itself.")
-    return Outrider(wrap(target, tokenizer), loader, drafter, verifier, policy)
+    return Outrider(wrap(target, tokenizer, fast=fast), loader, drafter, verifier, policy)

@@ -133,7 +133,8 @@ class FixedPass(Pass):
         mask = self._fixed_mask(window, groups, start, end, query.dtype)
         lines = groups * nodes
         wide = query.new_zeros(rows, keys.shape[1], mask.shape[2], size)
-        wide[:, :, :lines].unflatten(2, (groups, nodes)).copy_(query.unflatten(1, (-1, groups)))
+        # [rows, KH, groups, N, D] on both sides: the groups of a head are queries of the same keys
+        wide[:, :, :lines].view(rows, -1, groups, nodes, size).copy_(query.view(rows, -1, groups, nodes, size))
         # More queries at once would make the kernel choose larger blocks.
         parts = [
             scaled_dot_product_attention(
@@ -142,7 +143,8 @@ class FixedPass(Pass):
             for at in range(0, mask.shape[2], _QUERIES)
         ]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        return out[:, :, :lines].unflatten(2, (groups, nodes)).permute(0, 3, 1, 2, 4).reshape(rows, nodes, heads, size)
+        mixed = out[:, :, :lines].view(rows, -1, groups, nodes, size).permute(0, 3, 1, 2, 4)
+        return mixed.reshape(rows, nodes, heads, size)
 
     def _fixed_mask(self, window: int | None, groups: int, start: int, end: int, dtype: torch.dtype) -> Tensor:
         """Additive mask [rows, 1, whole blocks of queries, end - start]; padding sees everything, and is dropped."""

@@ -80,6 +80,9 @@ def generate(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code from the model's repository. Read it first.")
     ] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast/--no-fast", help="Lean decoder and packed linears, or Transformers' own modules.")
+    ] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show the rounds: drafted, accepted, rejected.")] = False,
 ) -> None:
@@ -87,7 +90,7 @@ def generate(
     from . import commands
     from .sampling import Sampling
 
-    settings = commands.Settings(target, drafter, verifier, policy, dtype, device, offline, trust_remote_code)
+    settings = commands.Settings(target, drafter, verifier, policy, dtype, device, offline, trust_remote_code, fast)
     sampling = Sampling(
         temperature=temperature,
         top_k=top_k,

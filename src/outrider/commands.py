@@ -60,6 +60,7 @@ class Settings:
     device: str | None
     offline: bool
     trust_remote_code: bool
+    fast: bool
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -76,6 +77,7 @@ class Settings:
             device=self.device,
             offline=self.offline,
             trust_remote_code=self.trust_remote_code,
+            fast=self.fast,
         )
 
 

@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
+from .dense import DenseTarget, recognises
 from .errors import BadOption, ModelNotFound, UnsupportedModel
-from .target import TransformersTarget
+from .linear import can_pack, pack_modules
+from .target import Target, TransformersTarget
 
 DEMO = "demo"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -36,7 +38,7 @@ class Loaded:
         folder: where its files lie, if it lies in a folder.
     """
 
-    target: TransformersTarget
+    target: Target
     tokenizer: Any
     name: str
     folder: Path | None
@@ -51,12 +53,14 @@ class Loader:
         device: where they go; None takes the first GPU if there is one.
         offline: never ask a hub.
         trust_remote_code: run code from the model's repository.
+        fast: use the lean decoder where the model is of a known family, and packed linears elsewhere.
     """
 
     dtype: torch.dtype | None = None
     device: str | None = None
     offline: bool = False
     trust_remote_code: bool = False
+    fast: bool = True
 
     def load(self, name: str) -> Loaded:
         """Load a model by hub id, folder, `.gguf` file, or "demo".
@@ -80,7 +84,8 @@ class Loader:
             model = model.to(device)
         except (RuntimeError, AssertionError) as error:
             raise BadOption(f"The device {device!r} cannot be used ({_first_line(error)}): choose cpu.") from error
-        return Loaded(TransformersTarget(model, own=True), tokenizer, name, folder)
+        target = TransformersTarget(model, own=True)
+        return Loaded(quickened(target, own=True) if self.fast else target, tokenizer, name, folder)
 
     def find(self, name: str) -> Path | None:
         """The folder that a name stands for, converting where need be; None for a hub id."""
@@ -102,12 +107,29 @@ class Loader:
         return None
 
 
-def wrap(model: Any, tokenizer: Any) -> Loaded:
-    """A target from a model in memory, which stays as it is."""
+def quickened(target: TransformersTarget, *, own: bool) -> Target:
+    """The same model with what this machine computes fastest.
+
+    Args:
+        target: its modules may be taken apart.
+        own: nobody else holds the weights, so they go as they are converted. Otherwise there will be two copies.
+    """
+    if recognises(target):
+        return DenseTarget(target, free=own)
+    if can_pack(target.dtype, target.device):
+        pack_modules(target.model)
+        target.build = "packed"
+    return target
+
+
+def wrap(model: Any, tokenizer: Any, *, fast: bool) -> Loaded:
+    """A target from a model in memory, which stays as it is: `fast` works on a copy of its weights."""
     if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
         raise UnsupportedModel(f"{type(model).__name__} is no Transformers model: pass a PreTrainedModel or a name.")
     name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    return Loaded(TransformersTarget(model), tokenizer, name, Path(name) if Path(name).is_dir() else None)
+    modules = TransformersTarget(model)
+    target = quickened(modules, own=False) if fast else modules
+    return Loaded(target, tokenizer, name, Path(name) if Path(name).is_dir() else None)
 
 
 def as_dtype(name: str | torch.dtype | None) -> torch.dtype | None:

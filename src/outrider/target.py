@@ -33,6 +33,9 @@ class Target(Protocol):
         context: positions it can place.
         eos: ids that end its output.
         device: where its logits come out.
+        dtype: of its weights.
+        build: what computes: Transformers' modules ("modules"), the same with packed linears ("packed"), or the lean
+            decoder ("lean").
         exactness: "bits" where a token's logits do not depend on what else shares its pass, "ties" where they may
             differ by rounding, so that only near ties can flip.
     """
@@ -41,6 +44,8 @@ class Target(Protocol):
     context: int
     eos: tuple[int, ...]
     device: torch.device
+    dtype: torch.dtype
+    build: str
     exactness: str
 
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
@@ -92,6 +97,7 @@ class TransformersTarget:
         self.eos = eos_ids(self.model)
         self.device = self.model.get_input_embeddings().weight.device
         self.dtype = self.model.dtype
+        self.build = "modules"
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         self.windows = _refuse_by_trial(self)  # layer -> how far back it sees; None for everything
 

@@ -55,7 +55,7 @@ class Divergence:
 
 
 @torch.no_grad()
-def transformers_ids(model: Any, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+def transformers_ids(model: Any, prompt: Sequence[int], max_new_tokens: int, processors: Any = None) -> list[int]:
     """What Transformers' own `generate` writes greedily after a prompt, alone and without padding."""
     from transformers import GenerationConfig
 
@@ -66,7 +66,8 @@ def transformers_ids(model: Any, prompt: Sequence[int], max_new_tokens: int) -> 
         eos_token_id=model.generation_config.eos_token_id,
         pad_token_id=model.generation_config.pad_token_id or 0,
     )
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    options = {"logits_processor": processors} if processors is not None else {}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings, **options)
     return [int(token) for token in out[0, len(prompt) :]]
 
 
