@@ -16,6 +16,7 @@ from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
 from outrider.drafters.none import NoDrafter
 from outrider.engine import Engine
+from outrider.kv import BLOCK
 from outrider.noise import SeededNoise
 from outrider.policy import Fixed, Heuristic
 from outrider.row import Request, Row
@@ -145,8 +146,8 @@ def test_heuristic_policy_and_rows_that_join_later() -> None:
 
 
 def test_the_cache_grows_under_way() -> None:
-    """Past the 256 slots that were allocated, in a batch, with a drafter that has a cache too."""
-    asked = [Request((n,), SAMPLED, n, 300) for n in range(2)]
+    """Past the slots that were allocated, in a batch, with a drafter that has a cache too."""
+    asked = [Request((n, *PROMPTS[2] * 80)[: BLOCK - 15 * n - 10], SAMPLED, n, 45) for n in range(2)]
     rows, _ = serve(engine_with(ModelDrafter(ToyTarget(TABLE), VOCABULARY), depth=20), asked)
     assert [row.output for row in rows] == [written(request) for request in asked]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from outrider.kv import KVCache, Seat, gather
+from outrider.kv import BLOCK, KVCache, Seat, gather
 
 Rows = list[list[float]]
 LAYERS = (0, 3)
@@ -87,19 +87,19 @@ def test_crop() -> None:
 def test_capacity_grows_without_loss() -> None:
     """By doubling, in whole blocks, and only when the longest row needs it."""
     cache = KVCache(2, capacity=1)
-    assert cache.capacity == 256
+    assert cache.capacity == BLOCK
     write(cache, [[1.0], [2.0]])
     cache.keep([(0,), ()])
-    cache.reserve(255)
-    assert cache.capacity == 256
+    cache.reserve(BLOCK - 1)
+    assert cache.capacity == BLOCK
     before = cache.nbytes
-    cache.reserve(256)
-    assert cache.capacity == 512
+    cache.reserve(BLOCK)
+    assert cache.capacity == 2 * BLOCK
     assert cache.nbytes == 2 * before
     assert committed(cache) == [[1], []]
-    cache.reserve(5000)
-    assert cache.capacity >= 5001
-    assert cache.capacity % 256 == 0
+    cache.reserve(9 * BLOCK)
+    assert cache.capacity > 9 * BLOCK
+    assert cache.capacity % BLOCK == 0
     assert committed(cache) == [[1], []]
 
 
@@ -108,7 +108,7 @@ def test_what_is_allocated_is_zero() -> None:
     cache = KVCache(1)
     write(cache, [[1.0]])
     cache.keep([(0,)])
-    cache.reserve(400)
+    cache.reserve(2 * BLOCK)
     other = KVCache.stack([(cache, 0), (KVCache(1), 0)])
     for store in (cache, other):
         for keys, values in store._layers.values():
@@ -120,14 +120,14 @@ def test_what_is_allocated_is_zero() -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_stack(order: tuple[int, ...]) -> None:
     """Rows of several caches, an empty one among them in any place, become rows of a new one; the old ones stay."""
-    long, short, empty = KVCache(2, 600), KVCache(1), KVCache(1)
+    long, short, empty = KVCache(2, 2 * BLOCK + 1), KVCache(1), KVCache(1)
     write(long, [[1, 2, 3], [4, 5, 6]])
     long.keep([range(3), range(2)])
     write(short, [[7, 8]])
     short.keep([range(2)])
     parts = [(long, 1), (short, 0), (empty, 0)]
     cache = KVCache.stack([parts[place] for place in order])
-    assert cache.capacity == 768
+    assert cache.capacity == 3 * BLOCK
     assert committed(cache) == [[[4, 5], [7, 8], []][place] for place in order]
     write(cache, [[20], [21], [22]])
     cache.keep([(0,)] * 3)
