@@ -84,16 +84,15 @@ class TransformersTarget:
         _refuse_by_config(model)
         self.model = model if own else share(model)
         self.model.eval()
+        if not self.model._can_set_attn_implementation():
+            raise UnsupportedModel(_no_interface(model))
         try:
             self.model.set_attn_implementation(attention.NAME)
         except ValueError as error:
-            raise UnsupportedModel(
-                f"{type(model).__name__} does not use Transformers' attention interface, so its attention cannot see "
-                "trees: choose another target."
-            ) from error
+            raise UnsupportedModel(_no_interface(model)) from error
         self.config = self.model.config.get_text_config()
         self.vocabulary = int(self.config.vocab_size)
-        self.context = int(getattr(self.config, "max_position_embeddings", None) or _UNBOUNDED)
+        self.context = _context(self.config)
         self.eos = eos_ids(self.model)
         self.device = self.model.get_input_embeddings().weight.device
         self.dtype = self.model.dtype
@@ -168,6 +167,27 @@ def eos_ids(model: Any) -> tuple[int, ...]:
     return ()
 
 
+def _context(config: Any) -> int:
+    """How many positions a model can place, each by one rule.
+
+    "longrope" turns all positions by other angles once a text outgrows the original context: keys in the cache would
+    no longer fit, and drafts or other rows of a batch could switch the angles early. So the original context is all.
+    """
+    limits = [getattr(config, "max_position_embeddings", None) or _UNBOUNDED]
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in (ropes, *ropes.values()):
+        if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+            limits.append(rope.get("original_max_position_embeddings") or _UNBOUNDED)
+    return int(min(limits))
+
+
+def _no_interface(model: Any) -> str:
+    return (
+        f"{type(model).__name__} does not use Transformers' attention interface, so its attention cannot see trees: "
+        "choose another target."
+    )
+
+
 def _refuse_by_config(model: Any) -> None:
     """Refuse what the configuration already gives away."""
     name, config = type(model).__name__, model.config
@@ -186,6 +206,8 @@ def _refuse_by_config(model: Any) -> None:
             f"{name} has recurrent layers ({text.model_type}), whose state cannot be rolled back after a rejected "
             "draft: choose a target with attention layers only."
         )
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModel(f"{name} does not predict tokens: load it with AutoModelForCausalLM.")
 
 
 @torch.no_grad()
