@@ -7,6 +7,7 @@ have to write the same, alone and in a batch of three.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def test_own_processors(demo: Any, temperature: float) -> None:
     for output in expected:
         ids = output.token_ids
         assert [(output.prompt_tokens + place) % 2 for place in range(len(ids))] == [token % 2 for token in ids]
-        assert len(set(zip(ids, ids[1:], strict=False))) == len(ids) - 1
+        assert len(set(pairwise(ids))) == len(ids) - 1
     for part in (("lookup", 5), ("model", 20)):
         outputs = demo(*part).generate(PROMPTS, sampling=sampling, max_new_tokens=NEW)
         assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
