@@ -1,4 +1,4 @@
-"""Small random models of many families, passed in memory: greedy ids equal Transformers' own, and nothing is changed."""
+"""Small random models of many families, passed in memory: greedy ids equal Transformers', and nothing is changed."""
 
 from __future__ import annotations
 
