@@ -104,7 +104,7 @@ def test_own_processors(demo: Any, temperature: float) -> None:
     expected = [demo("none").generate(prompt, sampling=sampling, max_new_tokens=NEW) for prompt in PROMPTS]
     for output in expected:
         ids = output.token_ids
-        assert [(output.prompt_tokens + place) % 2 for place in range(len(ids))] == [token % 2 for token in ids]
+        assert [(len(output.prompt_ids) + place) % 2 for place in range(len(ids))] == [token % 2 for token in ids]
         assert len(set(pairwise(ids))) == len(ids) - 1
     for part in (("lookup", 5), ("model", 20)):
         outputs = demo(*part).generate(PROMPTS, sampling=sampling, max_new_tokens=NEW)
