@@ -54,6 +54,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPTConfig", _OPT),
     "neox": ("GPTNeoXConfig", {}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}),
+    "phi3": ("Phi3Config", {}),
     "deepseek3": ("DeepseekV3Config", _DEEPSEEK),
 }
 NAMES = ["gpt2", *_FAMILIES]

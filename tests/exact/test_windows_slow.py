@@ -33,11 +33,11 @@ def tokenizer(models_folder: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def prompts(tokenizer: Any) -> list[list[int]]:
-    """One prompt past the window from the start, and one that crosses its border while it is continued."""
+    """One prompt past the window from the start, one that crosses its border as it is continued, and a short one."""
     winds = ("north", "east", "south", "west")
     days = (_TEXT.format(day=day, ships=day * 7 % 11, wind=winds[day % 4]) for day in range(1, 40))
     ids = tokenizer("".join(days))["input_ids"]
-    return [ids[:605], ids[:501]]
+    return [ids[:605], ids[:501], tokenizer("The capital of France is")["input_ids"]]
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_greedy_equals_transformers(
     """Together, at different places in the window, and each alone."""
     llm = makes(gemma, tokenizer, fast=fast)(*part)
     assert llm.target.build == ("lean" if fast else "modules")
-    for company in ([0, 1], [1], [0]):
+    for company in ([0, 1, 2], [1], [0]):
         outputs = llm.generate([prompts[index] for index in company], max_new_tokens=NEW)
         for index, output in zip(company, outputs, strict=True):
             label = f"prompt {index} with {part}, in a batch of {len(company)}"
             assert_equal(gemma, prompts[index], expected[index], output.token_ids, label, tokenizer)
-            assert part[0] == "none" or output.stats.drafted > 0, label
+            assert part[0] == "none" or index == 2 or output.stats.drafted > 0, label
