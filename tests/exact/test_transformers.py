@@ -1,9 +1,9 @@
 """Greedy output equals Transformers' own `generate`, token for token, on a real model with twenty prompts.
 
 In float32, for every drafter ("model" drafts with the target itself, so whole blocks of k are accepted) and every k. By
-default k 5 and 20 write all twenty prompts in batches of four, and k 1 and 2 share the batches between them; alone each
-drafter writes each prompt once, the k rotating from prompt to prompt. What is left out of the complete cross product is
-marked slow. Without a drafter k means nothing, so it occurs once.
+default each drafter writes all twenty prompts twice in batches of four (k 1 and 2 share the batches between them, as 5
+and 20 do) and once alone, the k rotating from prompt to prompt. What is left out of the complete cross product is marked
+slow. Without a drafter k means nothing, so it occurs once.
 
 In bfloat16 a difference is allowed where the model's two likeliest tokens lie within rounding, and nowhere else.
 """
@@ -26,7 +26,7 @@ LENGTHS = (1, 2, 5, 20)
 PARTS = [("none", 1), *((drafter, k) for drafter in ("lookup", "model") for k in LENGTHS)]
 NAMES = list(PROMPTS)
 BATCHES = [NAMES[start::5] for start in range(5)]  # each of four prompts of different lengths, one token first
-BF16_NAMES = ["story", "copy", "python", "numbers", "russian", "question"]
+BF16_NAMES = ["copy", "russian", "question"]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def alone(drafter: str, k: int) -> list[str]:
 
 def together(drafter: str, k: int) -> list[list[str]]:
     """The batches whose turn it is."""
-    return BATCHES if drafter == "none" or k > 2 else BATCHES[k - 1 :: 2]
+    return BATCHES if drafter == "none" else BATCHES[LENGTHS.index(k) % 2 :: 2]
 
 
 def check(make: Any, model: Any, ids: dict[str, list[int]], expected: Any, names: list[str], part: Any) -> None:
@@ -153,4 +153,4 @@ def test_bfloat16(models_folder: Any) -> None:
 def test_bfloat16_some(demo_folder: Any, demo_tokenizer: Any) -> None:
     """A few prompts in bfloat16, the demo model's weights cast."""
     model = read_model(demo_folder, torch.bfloat16)
-    compare_bf16(model, demo_tokenizer, BF16_NAMES, [("none", 1), ("lookup", 5), ("model", 5)])
+    compare_bf16(model, demo_tokenizer, BF16_NAMES, [("lookup", 5), ("model", 5)])
