@@ -1,9 +1,9 @@
 """Greedy output equals Transformers' own `generate`, token for token, on a real model with twenty prompts.
 
 In float32, for every drafter ("model" drafts with the target itself, so whole blocks of k are accepted) and every k. By
-default each drafter writes all twenty prompts twice in batches of four (k 1 and 2 share the batches between them, as 5
-and 20 do) and once alone, the k rotating from prompt to prompt. What is left out of the complete cross product is marked
-slow. Without a drafter k means nothing, so it occurs once.
+default each drafter writes all twenty prompts twice in batches of four (k 1 and 2 share them, as 5 and 20 do) and
+once alone, the k rotating from prompt to prompt. What is left out of the complete cross product is marked slow. Without
+a drafter k means nothing, so it occurs once.
 
 In bfloat16 a difference is allowed where the model's two likeliest tokens lie within rounding, and nowhere else.
 """
