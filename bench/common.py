@@ -17,7 +17,8 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import outrider
-from outrider.loading import as_dtype, cache_folder, demo_folder
+from outrider.folders import cache_folder
+from outrider.loading import as_dtype, demo_folder
 
 CODE = """class Basket:
     def __init__(self, owner):

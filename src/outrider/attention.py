@@ -18,12 +18,11 @@ from transformers import AttentionInterface
 
 from . import tree as trees
 from .errors import UnsupportedModel
-from .kv import BLOCK, KVCache
+from .kv import KVCache
 from .types import Tree
 
 NAME = "outrider"
 _FOLD = 64  # query nodes up to which groups are folded; beyond it (prefill) the folded mask would outgrow its use
-_QUERY_BLOCK, _QUERIES = 32, 160  # the CPU kernel's block of queries, and how many it takes before it enlarges blocks
 _REFUSED = ("s_aux", "position_bias", "head_mask", "sinks")  # attention extras that would have to change the softmax
 
 
@@ -109,60 +108,6 @@ class Pass:
         if window is not None:
             allowed &= where[:, None] > self._host_positions[:, :, None] - window
         return allowed[:, :, start:]
-
-
-class FixedPass(Pass):
-    """A pass in which a node's attention does not depend on what shares it: every product has a fixed shape.
-
-    The CPU kernel works on blocks of 32 queries and 512 keys, and rounds differently at the edge of a block. So queries
-    are padded to whole blocks, and keys are read in whole blocks from a block's border on. Wider passes (prefill) and
-    soft-capped scores take the general way.
-    """
-
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, cap: float | None
-    ) -> Tensor:
-        """See `Pass.attend`."""
-        rows, heads, nodes, size = query.shape
-        if nodes > _FOLD or cap is not None:
-            return super().attend(layer, query, key, value, scale, window, cap)
-        keys, values = self.cache.write(layer, key, value)
-        groups = heads // keys.shape[1]
-        start, end = self._start(window) // BLOCK * BLOCK, _rounded(self._end, BLOCK)
-        keys, values = keys[:, :, start:end], values[:, :, start:end]
-        mask = self._fixed_mask(window, groups, start, end, query.dtype)
-        lines = groups * nodes
-        wide = query.new_zeros(rows, keys.shape[1], mask.shape[2], size)
-        # [rows, KH, groups, N, D] on both sides: the groups of a head are queries of the same keys
-        wide[:, :, :lines].view(rows, -1, groups, nodes, size).copy_(query.view(rows, -1, groups, nodes, size))
-        # More queries at once would make the kernel choose larger blocks.
-        parts = [
-            scaled_dot_product_attention(
-                wide[:, :, at : at + _QUERIES], keys, values, attn_mask=mask[:, :, at : at + _QUERIES], scale=scale
-            )
-            for at in range(0, mask.shape[2], _QUERIES)
-        ]
-        out = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        mixed = out[:, :, :lines].view(rows, -1, groups, nodes, size).permute(0, 3, 1, 2, 4)
-        return mixed.reshape(rows, nodes, heads, size)
-
-    def _fixed_mask(self, window: int | None, groups: int, start: int, end: int, dtype: torch.dtype) -> Tensor:
-        """Additive mask [rows, 1, whole blocks of queries, end - start]; padding sees everything, and is dropped."""
-        name = (window, groups, dtype, torch.device("cpu"))
-        mask = self._masks.get(name)
-        if mask is None:
-            allowed = self._allowed(window, start, end)
-            lines = groups * self.width
-            mask = torch.zeros(len(self._trees), 1, _rounded(lines, _QUERY_BLOCK), end - start, dtype=dtype)
-            barred = ~allowed[:, None, None].expand(-1, -1, groups, -1, -1).flatten(2, 3)
-            mask[:, :, :lines].masked_fill_(barred, -math.inf)
-            self._masks[name] = mask
-        return mask
-
-
-def _rounded(count: int, block: int) -> int:
-    """The least multiple of a block that holds this many."""
-    return -(-count // block) * block
 
 
 def _capped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:

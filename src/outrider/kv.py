@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 512  # slots; storage is a multiple of it, so that attention may round the keys it reads up to it
+BLOCK = 512  # slots; storage grows by whole blocks
 
 
 class KVCache:
@@ -53,6 +53,14 @@ class KVCache:
         new[:, :, :used] = old[:, :, :used]
         return new
 
+    def storage(self, layer: int, heads: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, [rows, heads, capacity, size] each; made on first use, with the type of `like`."""
+        if layer not in self._layers:
+            shape = (self.rows, heads, self.capacity, size)
+            # Zeros, not garbage: a masked key has weight 0, but 0 times NaN is NaN.
+            self._layers[layer] = (like.new_zeros(shape), like.new_zeros(shape))
+        return self._layers[layer]
+
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Put new keys and values behind each row's committed ones; lengths stay as they are until `keep`.
 
@@ -63,13 +71,8 @@ class KVCache:
         Returns:
             The layer's whole storage, [rows, heads, capacity, D] each.
         """
-        if layer not in self._layers:
-            # Zeros, not garbage: a masked key has weight 0, but 0 times NaN is NaN.
-            self._layers[layer] = tuple(  # type: ignore[assignment]
-                new.new_zeros(self.rows, new.shape[1], self.capacity, new.shape[3]) for new in (keys, values)
-            )
         width = keys.shape[2]
-        storage = self._layers[layer]
+        storage = self.storage(layer, keys.shape[1], keys.shape[3], keys)
         for stored, new in zip(storage, (keys, values), strict=True):
             if len(set(self.lengths)) == 1:
                 stored[:, :, self.lengths[0] : self.lengths[0] + width] = new

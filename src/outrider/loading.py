@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import torch
 
 from .dense import DenseTarget, recognises
 from .errors import BadOption, ModelNotFound, UnsupportedModel
+from .folders import cache_folder
 from .linear import can_pack, pack_modules
 from .target import Target, TransformersTarget
 
@@ -151,15 +151,6 @@ def native_dtype(device: str) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     return torch.bfloat16 if device == "cpu" and has() else torch.float32
-
-
-def cache_folder() -> Path:
-    """Where converted models are kept: OUTRIDER_CACHE, or else the user's cache folder."""
-    named = os.environ.get("OUTRIDER_CACHE")
-    if named:
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "outrider"
 
 
 def demo_folder() -> Path:
