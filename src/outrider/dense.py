@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from . import native
 from .kv import KVCache
-from .linear import NARROWEST, can_pack, fused
+from .linear import FastLinear, NativeLinear, RowsOf, can_pack, fused
 from .target import TransformersTarget
 from .types import Scores, Tree
 
@@ -49,10 +48,10 @@ class _Norm:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    qkv: nn.Module
-    out: nn.Module
-    gate_up: nn.Module
-    down: nn.Module
+    qkv: FastLinear
+    out: FastLinear
+    gate_up: FastLinear
+    down: FastLinear
     before_attention: _Norm
     after_attention: _Norm | None  # of the block's output, before it is added
     before_mlp: _Norm
@@ -67,7 +66,7 @@ def recognises(target: TransformersTarget) -> bool:
     config = target.config
     if config.model_type not in _FAMILIES or not can_pack(target.dtype, target.device):
         return False
-    if native.library() is None or _head_size(config) % 8 or _head_size(config) > native.LARGEST_HEAD:
+    if not native.available() or _head_size(config) % 8 or _head_size(config) > native.LARGEST_HEAD:
         return False
     known = set(type(config)().to_dict()) | _HARMLESS
     ropes = config.rope_parameters
@@ -97,11 +96,12 @@ class DenseTarget:
     Args:
         source: recognised; its capability check has run.
         free: empty the source's linears while they are converted, so that no two copies exist at once.
+        int8: round the weights to int8, and every linear's inputs row by row.
     """
 
     build, exactness = "lean", "bits"
 
-    def __init__(self, source: TransformersTarget, *, free: bool) -> None:
+    def __init__(self, source: TransformersTarget, *, free: bool, int8: bool = False) -> None:
         config, model = source.config, source.model
         self.config, self.vocabulary, self.context = config, source.vocabulary, source.context
         self.eos, self.device, self.dtype = source.eos, source.device, source.dtype
@@ -118,10 +118,13 @@ class DenseTarget:
         kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
         self._kinds = sorted(set(kinds))
         self._layers = [
-            _layer(layer, kinds[index], source.windows[index], cap, free=free)
+            _layer(layer, kinds[index], source.windows[index], cap, free=free, int8=int8)
             for index, layer in enumerate(decoder.layers[: config.num_hidden_layers])
         ]
-        self._head = fused([head], free=free and not tied)
+        self._head = fused([head], free=free and not tied, int8=int8, tied=tied)
+        if free and tied and isinstance(self._head, NativeLinear) and not int8:
+            self._embedding = RowsOf(self._head, getattr(self._embedding, "embed_scale", None))
+            decoder.embed_tokens.weight = head.weight = nn.Parameter(head.weight.new_empty(0), requires_grad=False)
 
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
         """See `Target.new_cache`."""
@@ -136,16 +139,15 @@ class DenseTarget:
         nodes = native.Nodes(trees, cache.lengths, self._heads, self._kv_heads, self._size, cache.capacity)
         states, tapped = self._decode(nodes, cache, taps)
         rows, width = nodes.rows, nodes.width
-        count = rows * width
         if last_only:
             ends = torch.tensor([row * width + len(tree) - 1 for row, tree in enumerate(trees)])
-            logits = self._logits(_widened(states[ends]))[:rows, None]
+            logits = self._logits(states[ends])[:, None]
         else:
-            logits = self._logits(states)[:count].view(rows, width, -1)
+            logits = self._logits(states).view(rows, width, -1)
         results = []
         for row, tree in enumerate(trees):
             size = 1 if last_only else len(tree)
-            hidden = {tap: h[:count].view(rows, width, -1)[row, : len(tree)] for tap, h in tapped.items()}
+            hidden = {tap: h.view(rows, width, -1)[row, : len(tree)] for tap, h in tapped.items()}
             results.append(Scores(logits[row, :size], hidden))
         return results
 
@@ -154,8 +156,8 @@ class DenseTarget:
         return torch.tanh(logits / self._logit_cap) * self._logit_cap if self._logit_cap else logits
 
     def _decode(self, nodes: native.Nodes, cache: KVCache, taps: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
-        """Normed states of all nodes, [rows * width or a few more, D], and the tapped ones."""
-        hidden = _widened(self._embedding(nodes.tokens).flatten(0, 1))
+        """Normed states of all nodes, [rows * width, D], and the tapped ones."""
+        hidden = self._embedding(nodes.tokens).flatten(0, 1)
         turns = {kind: self._turns(hidden, nodes.positions, kind) for kind in self._kinds}
         tapped: dict[int, Tensor] = {}
         delta = None  # what the last block adds to the states; the next norm adds it on its way
@@ -164,7 +166,7 @@ class DenseTarget:
             if index in taps:
                 tapped[index] = hidden.clone()
             storage = cache.storage(index, self._kv_heads, self._size, hidden)
-            mixed = nodes.attend(layer.attention, layer.qkv(normed), turns[layer.kind], *storage, hidden.shape[0])
+            mixed = nodes.attend(layer.attention, layer.qkv(normed), turns[layer.kind], *storage)
             delta = layer.out(mixed)
             if layer.after_attention is not None:
                 delta = layer.after_attention(delta)
@@ -184,11 +186,6 @@ class DenseTarget:
         return cos.float().contiguous(), sin.float().contiguous()
 
 
-def _widened(x: Tensor) -> Tensor:
-    """[N, D] padded to the narrowest width of the linears, once instead of in each of them."""
-    return pad(x, (0, 0, 0, NARROWEST - x.shape[0])) if x.shape[0] < NARROWEST else x
-
-
 def _norm(module: Any) -> _Norm:
     """Weight and epsilon of an RMS norm; Gemma's multiply by one plus their weight."""
     weight = module.weight.detach().float()
@@ -196,7 +193,7 @@ def _norm(module: Any) -> _Norm:
     return _Norm(1.0 + weight if type(module).__name__.startswith("Gemma") else weight, eps)
 
 
-def _layer(layer: Any, kind: str, window: int | None, cap: float | None, *, free: bool) -> _Layer:
+def _layer(layer: Any, kind: str, window: int | None, cap: float | None, *, free: bool, int8: bool) -> _Layer:
     """One decoder layer's weights, packed. Gemma has norms before and behind both blocks, the others only before."""
     attn, mlp = layer.self_attn, layer.mlp
     framed = hasattr(layer, "pre_feedforward_layernorm")
@@ -205,10 +202,10 @@ def _layer(layer: Any, kind: str, window: int | None, cap: float | None, *, free
     pointers = tuple(weight.data_ptr() for weight in held) or (None, None)
     eps = of_heads[0].eps if of_heads else 0.0
     return _Layer(
-        qkv=fused([attn.q_proj, attn.k_proj, attn.v_proj], free=free),
-        out=fused([attn.o_proj], free=free),
-        gate_up=fused([mlp.gate_proj, mlp.up_proj], free=free),
-        down=fused([mlp.down_proj], free=free),
+        qkv=fused([attn.q_proj, attn.k_proj, attn.v_proj], free=free, int8=int8),
+        out=fused([attn.o_proj], free=free, int8=int8),
+        gate_up=fused([mlp.gate_proj, mlp.up_proj], free=free, int8=int8),
+        down=fused([mlp.down_proj], free=free, int8=int8),
         before_attention=_norm(layer.input_layernorm),
         after_attention=_norm(layer.post_attention_layernorm) if framed else None,
         before_mlp=_norm(layer.pre_feedforward_layernorm if framed else layer.post_attention_layernorm),

@@ -1,8 +1,8 @@
 """Linears for the machine at hand. Knows nothing about models.
 
-On a CPU the weight is reordered once for oneDNN. A pass over several tokens then costs nearly what one token costs,
-which is what makes speculation pay, and a row's result does not depend on how many rows share the pass. Elsewhere, and
-where oneDNN cannot compute in the weight's type, a plain linear is used.
+On a CPU the weights are reordered once, so that a pass over several tokens costs nearly what one token costs, and a
+row's result does not depend on how many rows share the pass. That is what makes speculation pay. bfloat16 is oneDNN's
+where the hardware multiplies in it; all else to our own kernels, which a C++ compiler has to build.
 """
 
 from __future__ import annotations
@@ -13,74 +13,147 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-NARROWEST = 4  # rows: oneDNN multiplies a single row by another kernel, whose rounding differs (DESIGN 5)
+from . import native
+
+_NARROWEST = 4  # rows: oneDNN multiplies a single row by another kernel, whose rounding differs (DESIGN 5)
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this CPU multiplies in bfloat16, so that oneDNN will."""
+    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether oneDNN multiplies in this type on this device."""
-    if device.type != "cpu" or not torch._C._has_mkldnn:
+    """Whether there are fast linears for weights of this type on this device."""
+    if device.type != "cpu":
         return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
+    if dtype == torch.bfloat16 and has_fast_bfloat16():
+        return True
+    return dtype in native.DTYPES and native.available()
 
 
-class PackedLinear(nn.Module):
-    """y = x W^T + b with W reordered for oneDNN; the weight that was passed is not kept.
+class FastLinear(nn.Module):
+    """y = x W^T + b. Several weights with the same input are one product; their outputs come side by side.
 
     Args:
-        weights: [out_i, in] each; their outputs come side by side, from one product.
-        biases: [out_i] or None each.
+        outputs, inputs: of all weights together.
     """
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> None:
+    def __init__(self, outputs: int, inputs: int) -> None:
         super().__init__()
-        weight = torch.cat([w.detach() for w in weights]) if len(weights) > 1 else weights[0].detach()
-        self.out_features, self.in_features = weight.shape
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
-        parts = [b.detach() if b is not None else w.new_zeros(w.shape[0]) for w, b in zip(weights, biases, strict=True)]
-        self._bias = torch.cat(parts) if any(b is not None for b in biases) else None
+        self.out_features, self.in_features = outputs, inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]; a single row is padded to the narrowest width."""
-        rows = x.reshape(-1, self.in_features)
-        count = rows.shape[0]
-        if count < NARROWEST:
-            rows = nn.functional.pad(rows, (0, 0, 0, NARROWEST - count))
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
-        return y[:count].reshape(*x.shape[:-1], self.out_features)
+        """[..., in] -> [..., out]"""
+        return self._rows(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
 
 
-def fused(linears: Sequence[nn.Linear], *, free: bool) -> nn.Module:
-    """One linear that does the work of several with the same input; `free` empties them as it goes."""
-    packed = PackedLinear([linear.weight for linear in linears], [linear.bias for linear in linears])
-    if free:
-        for linear in linears:
-            _empty(linear)
-    return packed
+class OneDnnLinear(FastLinear):
+    """On a weight reordered for oneDNN."""
+
+    def __init__(self, weights: Sequence[Tensor], bias: Tensor | None) -> None:
+        super().__init__(sum(weight.shape[0] for weight in weights), weights[0].shape[1])
+        weight = torch.cat([w.detach() for w in weights])
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+        self._bias = None if bias is None else bias.to(weight.dtype)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        count = x.shape[0]
+        if count < _NARROWEST:
+            x = nn.functional.pad(x, (0, 0, 0, _NARROWEST - count))
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return y[:count]
 
 
-def pack_modules(model: nn.Module) -> None:
-    """Replace a model's linears, GPT-2's `Conv1D` included, by packed ones, one at a time and in place.
+class NativeLinear(FastLinear):
+    """On our own kernels; int8 if asked for."""
 
-    The old weights go as soon as nobody else holds them.
+    def __init__(self, panels: native.Panels, bias: Tensor | None) -> None:
+        super().__init__(panels.outputs, panels.inputs)
+        self.panels, self._bias = panels, None if bias is None else bias.float()
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return self.panels.multiply(x, self._bias)
+
+
+class RowsOf(nn.Module):
+    """An embedding whose table is the weight of a linear: the two are tied, so one copy serves both."""
+
+    def __init__(self, linear: NativeLinear, scale: Tensor | None = None) -> None:
+        super().__init__()
+        self._panels, self._scale = linear.panels, scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] int64 -> [..., in]"""
+        rows = self._panels.rows(ids)
+        return rows if self._scale is None else rows * self._scale.to(rows.dtype)
+
+
+def fused(linears: Sequence[nn.Module], *, free: bool, int8: bool = False, tied: bool = False) -> FastLinear:
+    """One linear that does the work of several with the same input.
+
+    Args:
+        linears: `nn.Linear`, or GPT-2's `Conv1D`.
+        free: empty them one by one as they are converted.
+        int8: round weights and inputs.
+        tied: an embedding will read the weights back, which only our own kernels allow.
     """
+    weights = [_weight_of(linear) for linear in linears]
+    bias = _bias(linears, weights)
+    dtype = weights[0].dtype
+    if dtype == torch.bfloat16 and has_fast_bfloat16() and not int8 and not (tied and native.available()):
+        whole: FastLinear = OneDnnLinear(weights, bias)
+        if free:
+            for linear in linears:
+                _empty(linear)
+        return whole
+    panels = native.Panels(sum(weight.shape[0] for weight in weights), weights[0].shape[1], dtype, int8=int8)
+    del weights
+    for linear in linears:
+        panels.put(_weight_of(linear))
+        if free:
+            _empty(linear)
+    return NativeLinear(panels, bias)
+
+
+def pack_modules(model: Any, *, int8: bool = False) -> None:
+    """Replace a model's linears by fast ones, one at a time and in place.
+
+    The old weights go as soon as nobody else holds them. A plain embedding that is tied to the output is read from
+    there.
+    """
+    table = model.get_input_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            weight = _weight_of(child)
-            if weight is not None:
-                bias = child.bias
-                setattr(parent, name, PackedLinear([weight], [bias if isinstance(bias, Tensor) else None]))
+            if _is_linear(child):
+                tied = child.weight is table.weight
+                packed = fused([child], free=False, int8=int8, tied=tied)
+                setattr(parent, name, packed)
+                if tied and type(table) is nn.Embedding and isinstance(packed, NativeLinear) and not int8:
+                    model.set_input_embeddings(RowsOf(packed))
 
 
-def _weight_of(module: Any) -> Tensor | None:
-    """[out, in] of a linear or a `Conv1D`; None of anything else."""
-    if type(module) is nn.Linear:
-        return module.weight
-    if type(module).__name__ == "Conv1D":
-        return module.weight.T  # type: ignore[no-any-return]
-    return None
+def _is_linear(module: Any) -> bool:
+    return type(module) is nn.Linear or type(module).__name__ == "Conv1D"
 
 
-def _empty(linear: nn.Linear) -> None:
+def _weight_of(module: Any) -> Tensor:
+    """[out, in]"""
+    weight: Tensor = module.weight.detach()
+    return weight.T if type(module).__name__ == "Conv1D" else weight
+
+
+def _bias(linears: Sequence[Any], weights: Sequence[Tensor]) -> Tensor | None:
+    """The biases side by side, zeros where one has none; None where none has."""
+    biases = [linear.bias if isinstance(linear.bias, Tensor) else None for linear in linears]
+    if all(bias is None for bias in biases):
+        return None
+    parts = [w.new_zeros(w.shape[0]) if b is None else b.detach() for w, b in zip(weights, biases, strict=True)]
+    return torch.cat(parts)
+
+
+def _empty(linear: Any) -> None:
     linear.weight = nn.Parameter(linear.weight.new_empty(0), requires_grad=False)

@@ -10,12 +10,12 @@ import torch
 from outrider import native
 from outrider.dense import DenseTarget, recognises
 from outrider.kv import KVCache
-from outrider.linear import PackedLinear, can_pack, pack_modules
+from outrider.linear import FastLinear, NativeLinear, RowsOf, can_pack, fused, pack_modules
 from outrider.target import TransformersTarget
 from outrider.types import Tree
 
 pytestmark = pytest.mark.skipif(
-    not can_pack(torch.float32, torch.device("cpu")) or native.library() is None,
+    not can_pack(torch.float32, torch.device("cpu")) or not native.available(),
     reason="no oneDNN or no C++ compiler here: the lean decoder is not used",
 )
 
@@ -135,12 +135,28 @@ def test_a_branching_tree_gives_the_bits_of_its_chains(demo_dense: DenseTarget) 
         assert torch.equal(got[[0, 2, 3, 5]], alone)
 
 
-def test_packed_linear_equals_plain_and_its_rows_do_not_influence_each_other() -> None:
-    weight, bias, x = torch.randn(70, 33), torch.randn(70), torch.randn(19, 33)
-    packed = PackedLinear([weight[:30], weight[30:]], [bias[:30], bias[30:]])
-    torch.testing.assert_close(packed(x), torch.nn.functional.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
-    for width in range(1, 20):
-        assert torch.equal(packed(x[:width]), packed(x)[:width])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_fast_linear_equals_plain_and_its_rows_do_not_influence_each_other(kind: str) -> None:
+    """Two weights side by side, one bias lacking, sizes that fill no register, rows on both sides of every tile."""
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    linears = [torch.nn.Linear(333, out, bias=out == 30, dtype=dtype) for out in (30, 41)]
+    x = torch.randn(60, 333, dtype=dtype)
+    packed = fused(linears, free=False, int8=kind == "int8")
+    with torch.no_grad():
+        expected = torch.cat([linear(x) for linear in linears], 1).float()
+    error = (packed(x).float() - expected).abs().max() / expected.abs().max()
+    assert error < {"float32": 1e-6, "bfloat16": 1e-2, "int8": 2e-2}[kind]
+    for width in range(1, 60):
+        assert torch.equal(packed(x[:width]), packed(x)[:width]), width
+
+
+def test_a_tied_embedding_is_read_back_from_the_panels() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        linear = torch.nn.Linear(21, 75, bias=False, dtype=dtype)
+        packed = fused([linear], free=False, tied=True)
+        assert isinstance(packed, NativeLinear)
+        ids = torch.randint(0, 75, (2, 40))
+        assert torch.equal(RowsOf(packed)(ids), torch.nn.functional.embedding(ids, linear.weight))
 
 
 def test_other_models_get_packed_linears() -> None:
@@ -153,5 +169,5 @@ def test_other_models_get_packed_linears() -> None:
         before = model(ids).logits
         pack_modules(model)
         after = model(ids).logits
-    assert sum(isinstance(module, PackedLinear) for module in model.modules()) == 2 * 4 + 1
+    assert sum(isinstance(module, FastLinear) for module in model.modules()) == 2 * 4 + 1
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)

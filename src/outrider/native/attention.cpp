@@ -1,4 +1,4 @@
-// Attention, norms and gates of the lean decoder, for one pass over the nodes of a few trees. Compiled by native.py.
+// Attention over the cache, for one pass over the nodes of a few trees.
 //
 // A node's result depends on the node alone, to the last bit: sums run over dimensions, then over the tokens of the
 // node's own path in order of position, in blocks at fixed positions. What else shares the pass (siblings, other rows,
@@ -7,94 +7,29 @@
 // Queries of one key-value head (groups of heads times nodes) lie side by side in the lanes of a register, so a key is
 // read once for all of them. The softmax is the running one of FlashAttention (Dao et al., 2205.14135).
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <limits>
-#include <vector>
+
+#include "lanes.h"
 
 namespace {
 
-typedef float lanes __attribute__((vector_size(32)));
-typedef int32_t bits __attribute__((vector_size(32)));
-constexpr int64_t LANES = 8;
 constexpr int64_t BLOCK = 64;        // keys between two rescalings, counted from position 0
 constexpr int64_t LARGEST_HEAD = 256;
 constexpr int64_t WIDEST = 3;        // registers of queries that share the reading of a key
 constexpr float LOWEST = -1e30f;     // below every score; finite, since -inf minus -inf is no number
 
-struct bf16 { uint16_t bits; };
-
-inline float widen(float x) { return x; }
-inline float widen(bf16 x) {
-    const uint32_t word = uint32_t(x.bits) << 16;
-    float y;
-    std::memcpy(&y, &word, 4);
-    return y;
-}
-inline void narrow(float x, float* y) { *y = x; }
-inline void narrow(float x, bf16* y) {  // to the nearest, ties to even
-    uint32_t word;
-    std::memcpy(&word, &x, 4);
-    y->bits = x != x ? 0x7fc0 : uint16_t((word + 0x7fff + ((word >> 16) & 1)) >> 16);
-}
-
-inline lanes load(const float* from) {
-    lanes x;
-    std::memcpy(&x, from, sizeof x);
-    return x;
-}
-inline void store(lanes x, float* to) { std::memcpy(to, &x, sizeof x); }
-inline lanes spread(float x) { return lanes{} + x; }
-
-// e^x to within a unit in the last place or two; exactly 1 at 0 and exactly 0 below -87.
-inline lanes exponential(lanes x) {
-    const lanes clamped = x > 88.0f ? spread(88.0f) : (x < -87.0f ? spread(-87.0f) : x);
-    const lanes magic = spread(12582912.0f);  // adding it rounds to an integer
-    const lanes turns = (clamped * 1.44269504f + magic) - magic;
-    const lanes rest = (clamped - turns * 0.693359375f) + turns * 2.12194440e-4f;
-    lanes y = spread(1.9875691500e-4f);
-    y = y * rest + 1.3981999507e-3f;
-    y = y * rest + 8.3334519073e-3f;
-    y = y * rest + 4.1665795894e-2f;
-    y = y * rest + 1.6666665459e-1f;
-    y = y * rest + 5.0000001201e-1f;
-    y = y * (rest * rest) + rest + 1.0f;
-    const bits exponent = (__builtin_convertvector(turns, bits) + 127) << 23;
-    lanes power;
-    std::memcpy(&power, &exponent, sizeof power);
-    return x < -87.0f ? spread(0.0f) : y * power;
-}
-inline lanes tangent(lanes x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }
-
-template <typename T> void widen_all(const T* from, float* to, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i]);
-}
-
-// The reciprocal root mean square of `size` numbers.
-float inverse_rms(const float* x, int64_t size, float eps) {
-    lanes sums = {};
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) sums += load(x + i) * load(x + i);
-    float sum = 0;
-    for (int64_t lane = 0; lane < LANES; ++lane) sum += sums[lane];
-    for (; i < size; ++i) sum += x[i] * x[i];
-    return 1.0f / std::sqrt(sum / float(size) + eps);
-}
-
 }  // namespace
 
 extern "C" {
 
-// One pass: where its nodes lie. Mirrored by native.Shape.
+// One pass: where its nodes lie. Mirrored in __init__.py.
 struct Shape {
     int64_t rows, width, heads, kv_heads, size, capacity;
     const int64_t* lengths;  // [rows] committed tokens
     const int32_t* parents;  // [rows, width]; -1 at node 0, -2 at padding
 };
 
-// One layer of it. Mirrored by native.Layer.
+// One layer of it. Mirrored in __init__.py.
 struct Layer {
     const float *query_norm, *key_norm;  // [size] or null
     int64_t window;                      // 0 sees everything
@@ -323,52 +258,14 @@ void attend(const Shape& s, const Layer& layer, const T* qkv, const float* cosin
     }
 }
 
-// x += delta where there is one, then out = x / rms(x) * weight.
-template <typename T>
-void norm(T* x, const T* delta, const float* weight, float eps, T* out, int64_t rows, int64_t size) {
-#pragma omp parallel for if (rows * size > 32768)
-    for (int64_t row = 0; row < rows; ++row) {
-        std::vector<float> line(size);
-        T* from = x + row * size;
-        if (delta)
-            for (int64_t i = 0; i < size; ++i) narrow(widen(from[i]) + widen(delta[row * size + i]), from + i);
-        widen_all(from, line.data(), size);
-        const float inverse = inverse_rms(line.data(), size, eps);
-        for (int64_t i = 0; i < size; ++i) narrow(line[i] * inverse * weight[i], out + row * size + i);
-    }
-}
-
-// out = act(first half) * second half, row by row; act 0 is SiLU, 1 the GELU by tanh.
-template <typename T> void gate(const T* both, int64_t act, T* out, int64_t rows, int64_t size) {
-#pragma omp parallel for collapse(2) if (rows * size > 16384)
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t at = 0; at < size; at += LANES) {
-            float x[LANES] = {}, y[LANES];
-            const T *gates = both + row * 2 * size + at, *ups = gates + size;
-            const int64_t count = std::min(LANES, size - at);
-            widen_all(gates, x, count);
-            const lanes z = load(x);
-            store(act ? 0.5f * z * (1.0f + tangent(0.7978845608f * (z + 0.044715f * z * z * z)))
-                      : z / (1.0f + exponential(-z)),
-                  y);
-            for (int64_t i = 0; i < count; ++i) narrow(y[i] * widen(ups[i]), out + row * size + at + i);
-        }
-}
-
 }  // namespace
 
 extern "C" {
 
-#define FOR_TYPE(NAME, T)                                                                                                 \
-    void attend_##NAME(const Shape* s, const Layer* layer, const void* qkv, const float* cosines, const float* sines,     \
-                       void* keys, void* values, float* rotated, void* out) {                                             \
-        attend(*s, *layer, (const T*)qkv, cosines, sines, (T*)keys, (T*)values, rotated, (T*)out);                        \
-    }                                                                                                                     \
-    void norm_##NAME(void* x, const void* delta, const float* weight, float eps, void* out, int64_t rows, int64_t size) { \
-        norm((T*)x, (const T*)delta, weight, eps, (T*)out, rows, size);                                                   \
-    }                                                                                                                     \
-    void gate_##NAME(const void* both, int64_t act, void* out, int64_t rows, int64_t size) {                              \
-        gate((const T*)both, act, (T*)out, rows, size);                                                                   \
+#define FOR_TYPE(NAME, T)                                                                                             \
+    void attend_##NAME(const Shape* s, const Layer* layer, const void* qkv, const float* cosines, const float* sines, \
+                       void* keys, void* values, float* rotated, void* out) {                                         \
+        attend(*s, *layer, (const T*)qkv, cosines, sines, (T*)keys, (T*)values, rotated, (T*)out);                    \
     }
 
 FOR_TYPE(float32, float)

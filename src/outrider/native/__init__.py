@@ -1,4 +1,4 @@
-"""Attention, norms and gates of the lean decoder in C++ (`native.cpp`), compiled once for this very machine.
+"""Linears, attention, norms and gates of the lean decoder in C++, compiled once for this very machine.
 
 PyTorch's kernels choose their blocking by the shape of a pass, so a token's bits depend on what shares it; these do
 not, and they spare a small model the cost of dozens of small operations a layer. The library is built by the machine's
@@ -9,34 +9,32 @@ Knows neither models nor caches, only pointers.
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import tree as trees
-from .folders import cache_folder
-from .types import Tree
+from .. import tree as trees
+from ..types import Tree
+from .build import library
 
-LARGEST_HEAD = 256  # dimensions of a head; as in native.cpp
+__all__ = ["ACTS", "DTYPES", "LARGEST_HEAD", "Layer", "Nodes", "Panels", "available", "gate", "norm"]
+
+LARGEST_HEAD = 256  # dimensions of a head; as in attention.cpp
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 ACTS = {"silu": 0, "gelu_pytorch_tanh": 1}
 _PADDING = -2
-_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp")
+_PANEL8 = 16  # outputs side by side in int8; as in linear.cpp
+
+
+def available() -> bool:
+    """Whether the kernels could be built here."""
+    return library() is not None
 
 
 class Shape(ctypes.Structure):
-    """See native.cpp."""
+    """See attention.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "width", "heads", "kv_heads", "size", "capacity")),
@@ -46,7 +44,7 @@ class Shape(ctypes.Structure):
 
 
 class Layer(ctypes.Structure):
-    """See native.cpp."""
+    """See attention.cpp."""
 
     _fields_ = (
         ("query_norm", ctypes.c_void_p),
@@ -84,23 +82,20 @@ class Nodes:
             self.rows, self.width, heads, kv_heads, size, capacity, self._lengths.data_ptr(), parents.data_ptr()
         )
 
-    def attend(
-        self, layer: Layer, qkv: Tensor, turns: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, lines: int
-    ) -> Tensor:
+    def attend(self, layer: Layer, qkv: Tensor, turns: tuple[Tensor, Tensor], keys: Tensor, values: Tensor) -> Tensor:
         """Norm and turn queries and keys, write keys and values into the cache, attend along each node's path.
 
         Args:
             layer: its constants.
-            qkv: [rows * width or more, (heads + 2 * kv_heads) * size].
+            qkv: [rows * width, (heads + 2 * kv_heads) * size].
             turns: cosines and sines, float32 [rows, width, size] each.
             keys, values: the layer's whole storage, [rows, kv_heads, capacity, size].
-            lines: rows of the result; those behind the nodes are zeros.
 
         Returns:
-            [lines, heads * size]
+            [rows * width, heads * size]; zeros at padding.
         """
         shape = self._shape
-        mixed = qkv.new_zeros(lines, shape.heads * shape.size)
+        mixed = qkv.new_zeros(qkv.shape[0], shape.heads * shape.size)
         _call(
             f"attend_{DTYPES[qkv.dtype]}", ctypes.byref(shape), ctypes.byref(layer), qkv.data_ptr(),
             turns[0].data_ptr(), turns[1].data_ptr(), keys.data_ptr(), values.data_ptr(), self._rotated.data_ptr(),
@@ -129,56 +124,55 @@ def gate(both: Tensor, act: int) -> Tensor:
     return out
 
 
-@functools.cache
-def library() -> Any:
-    """The compiled library, built on first use; None where there is no compiler that can."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        return None
-    source = Path(str(files(__package__).joinpath("native.cpp")))
-    command = [compiler, *_FLAGS]
-    built = cache_folder() / "native" / f"{_digest(source, command)}.so"
-    try:
-        if not built.is_file():
-            _build([*command, str(source), *_openmp()], built)
-        loaded = ctypes.CDLL(str(built))
-    except (OSError, subprocess.SubprocessError):
-        return None
-    pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-    for name in DTYPES.values():
-        for kernel, types in (
-            ("attend", [pointer] * 9),
-            ("norm", [pointer, pointer, pointer, real, pointer, number, number]),
-            ("gate", [pointer, number, pointer, number, number]),
-        ):
-            function = getattr(loaded, f"{kernel}_{name}")
-            function.argtypes, function.restype = types, None
-    return loaded
+class Panels:
+    """The weights of a linear, ordered so that a pass over few rows reads them once and in sequence.
+
+    Args:
+        outputs, inputs: of the linear.
+        dtype: of the weights that will be put in, and of what is multiplied.
+        int8: round each output's weights to int8, with a scale of its own; inputs are rounded row by row.
+    """
+
+    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, *, int8: bool = False) -> None:
+        self.outputs, self.inputs, self.int8 = outputs, inputs, int8
+        self._name, self._filled = DTYPES[dtype], 0
+        self._panel = _PANEL8 if int8 else int(library().panel())
+        panels, deep = -(-outputs // self._panel), -(-inputs // 4) * 4 if int8 else inputs
+        self._data = torch.zeros(panels, deep, self._panel, dtype=torch.int8 if int8 else dtype)
+        self._scales = torch.zeros(outputs if int8 else 0)
+        self._totals = torch.zeros(outputs if int8 else 0, dtype=torch.int32)
+
+    def put(self, weight: Tensor) -> None:
+        """Copy the next outputs in: [any, inputs]."""
+        weight = weight.detach().contiguous()
+        sizes = (*weight.shape, self._filled)
+        if self.int8:
+            to = (self._data.data_ptr(), self._scales.data_ptr(), self._totals.data_ptr())
+            _call(f"pack8_{self._name}", weight.data_ptr(), *sizes, *to)
+        else:
+            _call(f"pack_{self._name}", weight.data_ptr(), *sizes, self._data.data_ptr())
+        self._filled += weight.shape[0]
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """[N, inputs] -> [N, outputs]; `bias` is float32 [outputs] or None."""
+        x = x.contiguous()
+        y = x.new_empty(x.shape[0], self.outputs)
+        ends = (None if bias is None else bias.data_ptr(), y.data_ptr(), x.shape[0], self.inputs, self.outputs)
+        if self.int8:
+            weights = (self._data.data_ptr(), self._scales.data_ptr(), self._totals.data_ptr())
+            _call(f"multiply8_{self._name}", *weights, x.data_ptr(), *ends)
+        else:
+            _call(f"multiply_{self._name}", self._data.data_ptr(), x.data_ptr(), *ends)
+        return y
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        """The weights of these outputs as they were put in, [*shape of outputs, inputs]; not of int8."""
+        place = outputs % self._panel
+        if self._data.dtype == torch.bfloat16:  # pairs share a word
+            half = self._panel // 2
+            place = torch.where(place < half, 2 * place, 2 * (place - half) + 1)
+        return self._data[outputs // self._panel, :, place]
 
 
 def _call(name: str, *arguments: Any) -> None:
     getattr(library(), name)(*arguments)
-
-
-def _digest(source: Path, command: Sequence[str]) -> str:
-    """What the build depends on: the source, the command, the processor, and PyTorch's threads."""
-    cpu = Path("/proc/cpuinfo")
-    flags = (
-        next((line for line in cpu.read_text().splitlines() if line.startswith("flags")), "") if cpu.exists() else ""
-    )
-    parts = (source.read_text(), *command, platform.machine(), flags, torch.__version__)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _openmp() -> list[str]:
-    """PyTorch's own OpenMP library where it brings one: two pools of threads would fight for the cores."""
-    return [str(path) for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))[:1]]
-
-
-def _build(command: Sequence[str], built: Path) -> None:
-    """Compile beside the final place and rename: a build that breaks off leaves nothing half done."""
-    built.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=built.parent) as work:
-        out = Path(work) / built.name
-        subprocess.run([*command, "-o", str(out)], check=True, capture_output=True, timeout=300)
-        out.rename(built)

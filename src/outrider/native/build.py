@@ -1,0 +1,80 @@
+"""Builds the kernels with this machine's C++ compiler, once, into the cache folder. Knows nothing of their purpose."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..folders import cache_folder
+
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp")
+_TYPES = ("float32", "bfloat16")
+_POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES = {
+    "attend": [_POINTER] * 9,
+    "norm": [_POINTER, _POINTER, _POINTER, _REAL, _POINTER, _NUMBER, _NUMBER],
+    "gate": [_POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER],
+    "pack": [_POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER],
+    "multiply": [_POINTER] * 4 + [_NUMBER] * 3,
+    "pack8": [_POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER, _POINTER, _POINTER],
+    "multiply8": [_POINTER] * 6 + [_NUMBER] * 3,
+}
+
+
+@functools.cache
+def library() -> Any:
+    """The compiled library, built on first use; None where there is no compiler that can."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        return None
+    sources = sorted(Path(__file__).parent.glob("*.cpp"))
+    command = [compiler, *_FLAGS]
+    built = cache_folder() / "native" / f"{_digest(command)}.so"
+    try:
+        if not built.is_file():
+            _build([*command, *map(str, sources), *_openmp()], built)
+        loaded = ctypes.CDLL(str(built))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    for kernel, types in _SIGNATURES.items():
+        for name in _TYPES:
+            function = getattr(loaded, f"{kernel}_{name}")
+            function.argtypes, function.restype = types, None
+    loaded.panel.argtypes, loaded.panel.restype = [], _NUMBER
+    return loaded
+
+
+def _digest(command: Sequence[str]) -> str:
+    """What the build depends on: the sources, the command, the processor, and PyTorch's threads."""
+    texts = [path.read_text() for path in sorted(Path(__file__).parent.glob("*.[ch]*"))]
+    cpu = Path("/proc/cpuinfo")
+    flags = (
+        next((line for line in cpu.read_text().splitlines() if line.startswith("flags")), "") if cpu.exists() else ""
+    )
+    parts = (*texts, *command, platform.machine(), flags, torch.__version__)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _openmp() -> list[str]:
+    """PyTorch's own OpenMP library where it brings one: two pools of threads would fight for the cores."""
+    return [str(path) for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*"))[:1]]
+
+
+def _build(command: Sequence[str], built: Path) -> None:
+    """Compile beside the final place and rename: a build that breaks off leaves nothing half done."""
+    built.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=built.parent) as work:
+        out = Path(work) / built.name
+        subprocess.run([*command, "-o", str(out)], check=True, capture_output=True, timeout=300)
+        out.rename(built)

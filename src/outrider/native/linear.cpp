@@ -1,0 +1,254 @@
+// y = x W^T + b for the few rows of a verification pass, with weights in float32, bfloat16 or int8.
+//
+// A pass over a few rows waits for the weights, so they are read once, in order, and as narrow as they are stored; rows
+// beyond the first cost arithmetic only. Outputs lie side by side in panels. A row's sums run over the inputs in order,
+// each in its own accumulator, so a row never depends on those beside it. int8 sums are exact integers.
+
+#include "lanes.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int64_t WIDE = 16;
+#else
+constexpr int64_t WIDE = 8;
+#endif
+typedef float wide __attribute__((vector_size(WIDE * 4)));
+constexpr int64_t PANEL = 2 * WIDE;   // outputs side by side
+constexpr int64_t DEPTH = 64;         // inputs whose weights stay in the innermost cache while all rows use them
+constexpr int64_t TILE = 6;           // rows whose sums fit the registers
+constexpr int64_t ROWS = 48;          // rows whose inputs stay in the second cache
+
+
+// The weights of one input for a panel's outputs. Two bfloat16 share a word: output o below, output o + WIDE above.
+inline void weights_at(const float* from, wide* two) {
+    std::memcpy(two, from, sizeof(wide));
+    std::memcpy(two + 1, from + WIDE, sizeof(wide));
+}
+inline void weights_at(const bf16* from, wide* two) {
+    typedef uint32_t words __attribute__((vector_size(WIDE * 4)));
+    words pairs;
+    std::memcpy(&pairs, from, sizeof pairs);
+    const words below = pairs << 16, above = pairs & 0xffff0000u;
+    std::memcpy(two, &below, sizeof below);
+    std::memcpy(two + 1, &above, sizeof above);
+}
+inline int64_t place_of(int64_t o, float) { return o; }
+inline int64_t place_of(int64_t o, bf16) { return o < WIDE ? 2 * o : 2 * (o - WIDE) + 1; }
+
+// sums[R][PANEL] += x[R][depth] * weights[depth][PANEL]; the weights that come next are called for on the way.
+template <typename W, int R>
+void tile(const W* weights, const float* x, int64_t stride, int64_t depth, float* sums) {
+    wide some[R][2];
+    std::memcpy(some, sums, sizeof some);
+    const W* next = weights + depth * PANEL;
+    for (int64_t k = 0; k < depth; ++k) {
+        wide two[2];
+        weights_at(weights + k * PANEL, two);
+        __builtin_prefetch(next + k * PANEL);
+        for (int r = 0; r < R; ++r) {
+            some[r][0] += x[r * stride + k] * two[0];
+            some[r][1] += x[r * stride + k] * two[1];
+        }
+    }
+    std::memcpy(sums, some, sizeof some);
+}
+
+// The same for any number of rows, in even tiles.
+template <typename W>
+void tiles(const W* weights, const float* x, int64_t stride, int64_t depth, int64_t rows, float* sums) {
+    constexpr decltype(&tile<W, 1>) by_height[] = {nullptr,    tile<W, 1>, tile<W, 2>, tile<W, 3>,
+                                                   tile<W, 4>, tile<W, 5>, tile<W, 6>};
+    for (int64_t left = rows, parts = (rows + TILE - 1) / TILE; left > 0; --parts) {
+        const int64_t height = (left + parts - 1) / parts, row = rows - left;
+        by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL);
+        left -= height;
+    }
+}
+
+inline const float* as_floats(const float* from, float*, int64_t) { return from; }
+inline const float* as_floats(const bf16* from, float* room, int64_t count) {
+    widen_all(from, room, count);
+    return room;
+}
+
+// x [rows, in], panels [out / PANEL, in, PANEL], y [rows, out].
+template <typename T> void multiply(const T* panels, const T* x, const float* bias, T* y, int64_t rows, int64_t in, int64_t out) {
+    std::vector<float> room(sizeof(T) == 4 ? 0 : rows * in);
+    const float* inputs = as_floats(x, room.data(), rows * in);
+#pragma omp parallel
+    {
+        std::vector<float> sums(ROWS * PANEL);
+#pragma omp for schedule(dynamic, 4)
+        for (int64_t panel = 0; panel < (out + PANEL - 1) / PANEL; ++panel)
+            for (int64_t row = 0; row < rows; row += ROWS) {
+                const int64_t some = std::min(ROWS, rows - row), first = panel * PANEL, count = std::min(PANEL, out - first);
+                std::fill(sums.begin(), sums.begin() + some * PANEL, 0.0f);
+                for (int64_t k = 0; k < in; k += DEPTH)
+                    tiles(panels + (panel * in + k) * PANEL, inputs + row * in + k, in, std::min(DEPTH, in - k), some,
+                          sums.data());
+                for (int64_t r = 0; r < some; ++r)
+                    for (int64_t o = 0; o < count; ++o)
+                        narrow(sums[r * PANEL + o] + (bias ? bias[first + o] : 0.0f), y + (row + r) * out + first + o);
+            }
+    }
+}
+
+// weight [count, in] becomes the outputs from number `first` on of panels [out / PANEL, in, PANEL].
+template <typename T> void pack(const T* weight, int64_t count, int64_t in, int64_t first, T* panels) {
+#pragma omp parallel for
+    for (int64_t o = 0; o < count; ++o) {
+        T* to = panels + (first + o) / PANEL * in * PANEL + place_of((first + o) % PANEL, T{});
+        for (int64_t k = 0; k < in; ++k) to[k * PANEL] = weight[o * in + k];
+    }
+}
+
+// int8: eight outputs by four inputs fill a register; two such side by side are a panel.
+constexpr int64_t EIGHT = 8, FOUR = 4, PANEL8 = 2 * EIGHT, DEPTH8 = 1024, TILE8 = 6;
+
+#if (defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__)
+constexpr int LEVELS = 127;
+#else
+constexpr int LEVELS = 63;  // two products of 7 and 8 bits fit 16 bits; two of 8 and 8 would be cut off
+#endif
+
+#if defined(__AVX2__)
+typedef __m256i sums8;
+inline sums8 add_products(sums8 sums, const uint8_t* x, const int8_t* weights) {  // four inputs, eight outputs
+    int32_t four;
+    std::memcpy(&four, x, 4);
+    const __m256i inputs = _mm256_set1_epi32(four), w = _mm256_loadu_si256((const __m256i*)weights);
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return _mm256_dpbusd_epi32(sums, inputs, w);
+#elif defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(sums, inputs, w);
+#else
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(inputs, w), _mm256_set1_epi16(1)));
+#endif
+}
+#else
+typedef int32_t sums8 __attribute__((vector_size(32)));
+inline sums8 add_products(sums8 sums, const uint8_t* x, const int8_t* weights) {
+    for (int64_t o = 0; o < EIGHT; ++o)
+        for (int64_t k = 0; k < FOUR; ++k) sums[o] += int32_t(x[k]) * weights[o * FOUR + k];
+    return sums;
+}
+#endif
+
+template <int R> void tile8(const int8_t* weights, const uint8_t* x, int64_t stride, int64_t depth, int32_t* sums) {
+    sums8 some[R][2];
+    std::memcpy(some, sums, sizeof some);
+    const int8_t* next = weights + depth * PANEL8;
+    for (int64_t k = 0; k < depth; k += FOUR) {
+        __builtin_prefetch(next + k * PANEL8);
+        for (int r = 0; r < R; ++r) {
+            some[r][0] = add_products(some[r][0], x + r * stride + k, weights + k * PANEL8);
+            some[r][1] = add_products(some[r][1], x + r * stride + k, weights + k * PANEL8 + EIGHT * FOUR);
+        }
+    }
+    std::memcpy(sums, some, sizeof some);
+}
+void tiles8(const int8_t* weights, const uint8_t* x, int64_t stride, int64_t depth, int64_t rows, int32_t* sums) {
+    constexpr decltype(&tile8<1>) by_height[] = {nullptr, tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>, tile8<6>};
+    for (int64_t left = rows, parts = (rows + TILE8 - 1) / TILE8; left > 0; --parts) {
+        const int64_t height = (left + parts - 1) / parts, row = rows - left;
+        by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL8);
+        left -= height;
+    }
+}
+
+inline int64_t whole_fours(int64_t in) { return (in + FOUR - 1) / FOUR * FOUR; }
+inline float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
+
+template <typename T> float largest(const T* x, int64_t size) {
+    float most = 0;
+    for (int64_t i = 0; i < size; ++i) most = std::max(most, std::fabs(widen(x[i])));
+    return most;
+}
+
+// One row to LEVELS steps on either side of LEVELS + 1; gives the size of a step.
+template <typename T> float quantise(const T* x, int64_t in, uint8_t* to) {
+    const float most = largest(x, in), inverse = most > 0 ? LEVELS / most : 0;
+    for (int64_t k = 0; k < in; ++k) to[k] = uint8_t(int(rounded(widen(x[k]) * inverse)) + LEVELS + 1);
+    return most / LEVELS;
+}
+
+// x [rows, in], panels [out / PANEL8, in / FOUR, PANEL8, FOUR], scales and totals [out] of the weights, y [rows, out].
+template <typename T>
+void multiply8(const int8_t* panels, const float* scales, const int32_t* totals, const T* x, const float* bias, T* y,
+               int64_t rows, int64_t in, int64_t out) {
+    const int64_t stride = whole_fours(in);
+    std::vector<uint8_t> inputs(rows * stride);
+    std::vector<float> steps(rows);
+#pragma omp parallel
+    {
+#pragma omp for
+        for (int64_t row = 0; row < rows; ++row) steps[row] = quantise(x + row * in, in, inputs.data() + row * stride);
+        std::vector<int32_t> sums(ROWS * PANEL8);
+#pragma omp for schedule(dynamic, 8)
+        for (int64_t panel = 0; panel < (out + PANEL8 - 1) / PANEL8; ++panel)
+            for (int64_t row = 0; row < rows; row += ROWS) {
+                const int64_t some = std::min(ROWS, rows - row), first = panel * PANEL8, count = std::min(PANEL8, out - first);
+                std::fill(sums.begin(), sums.begin() + some * PANEL8, 0);
+                for (int64_t k = 0; k < stride; k += DEPTH8)
+                    tiles8(panels + (panel * stride + k) * PANEL8, inputs.data() + row * stride + k, stride,
+                           std::min(DEPTH8, stride - k), some, sums.data());
+                for (int64_t r = 0; r < some; ++r)
+                    for (int64_t o = 0; o < count; ++o) {
+                        const int32_t sum = sums[r * PANEL8 + o] - (LEVELS + 1) * totals[first + o];
+                        const float product = float(sum) * (steps[row + r] * scales[first + o]);
+                        narrow(product + (bias ? bias[first + o] : 0.0f), y + (row + r) * out + first + o);
+                    }
+            }
+    }
+}
+
+// weight [count, in] rounded to int8, an output's largest to 127, as the outputs from number `first` on.
+template <typename T>
+void pack8(const T* weight, int64_t count, int64_t in, int64_t first, int8_t* panels, float* scales, int32_t* totals) {
+#pragma omp parallel for
+    for (int64_t o = 0; o < count; ++o) {
+        const float most = largest(weight + o * in, in), inverse = most > 0 ? 127 / most : 0;
+        const int64_t at = first + o;
+        int8_t* to = panels + at / PANEL8 * whole_fours(in) * PANEL8 + at % PANEL8 / EIGHT * EIGHT * FOUR + at % EIGHT * FOUR;
+        int32_t total = 0;
+        for (int64_t k = 0; k < in; ++k) {
+            const int8_t value = int8_t(rounded(widen(weight[o * in + k]) * inverse));
+            to[k / FOUR * FOUR * PANEL8 + k % FOUR] = value;
+            total += value;
+        }
+        scales[at] = most / 127, totals[at] = total;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t panel() { return PANEL; }
+
+#define FOR_TYPE(NAME, T)                                                                                                   \
+    void pack_##NAME(const void* weight, int64_t count, int64_t in, int64_t first, void* panels) {                          \
+        pack((const T*)weight, count, in, first, (T*)panels);                                                               \
+    }                                                                                                                       \
+    void multiply_##NAME(const void* panels, const void* x, const float* bias, void* y, int64_t rows, int64_t in,           \
+                         int64_t out) {                                                                                     \
+        multiply((const T*)panels, (const T*)x, bias, (T*)y, rows, in, out);                                                \
+    }                                                                                                                       \
+    void pack8_##NAME(const void* weight, int64_t count, int64_t in, int64_t first, int8_t* panels, float* scales,          \
+                      int32_t* totals) {                                                                                    \
+        pack8((const T*)weight, count, in, first, panels, scales, totals);                                                  \
+    }                                                                                                                       \
+    void multiply8_##NAME(const int8_t* panels, const float* scales, const int32_t* totals, const void* x,                  \
+                          const float* bias, void* y, int64_t rows, int64_t in, int64_t out) {                              \
+        multiply8(panels, scales, totals, (const T*)x, bias, (T*)y, rows, in, out);                                         \
+    }
+
+FOR_TYPE(float32, float)
+FOR_TYPE(bfloat16, bf16)
+
+}  // extern "C"
