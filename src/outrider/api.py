@@ -12,7 +12,7 @@ import torch
 from . import drafters, policy, verify
 from .engine import Engine
 from .errors import BadOption
-from .loading import DEMO, Loaded, Loader, as_dtype, wrap
+from .loading import DEMO, Fast, Loaded, Loader, as_dtype
 from .noise import fresh_seed
 from .policy import Policy
 from .row import Request, Row
@@ -124,6 +124,7 @@ class Outrider:
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
             "build": self.target.build,
+            "quantize": self._loader.quantize or "none",
             "exactness": self.exactness,
         }
 
@@ -237,7 +238,9 @@ def load(
     tokenizer: Any = None,
     offline: bool = False,
     trust_remote_code: bool = False,
-    fast: bool = True,
+    fast: Fast = "auto",
+    quantize: str | None = None,
+    in_place: bool = False,
 ) -> Outrider:
     """Load a target and a drafter.
 
@@ -252,17 +255,21 @@ def load(
         tokenizer: for a model that is passed; text prompts and stop strings need one.
         offline: never ask a hub.
         trust_remote_code: run code from the model's repository. Read it first.
-        fast: compute with the lean decoder (Llama's family) or packed linears (any other model) where the machine
-            can. A model that is passed stays as it is, so its weights are then in memory twice.
+        fast: compute with the lean decoder (Llama's family) or fast linears (any other model). "auto" does where the
+            machine can, True insists, False keeps Transformers' modules.
+        quantize: "int8" rounds the weights to int8 with a scale per output, and the inputs of every linear row by row.
+            Outputs are exactly those of the quantised model.
+        in_place: the weights of a model that is passed may move into the fast layout, so that there is one copy; the
+            model is of no use afterwards.
 
     Raises:
         UsageError: what cannot work, before any work, in one sentence with the remedy.
     """
-    loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast)
+    loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast, quantize)
     if isinstance(target, str | Path):
-        if tokenizer is not None:
-            raise BadOption("A tokenizer goes with a model that is passed: a named model brings its own.")
+        if tokenizer is not None or in_place:
+            raise BadOption("tokenizer and in_place go with a model that is passed: a named model needs neither.")
         return Outrider(loader.load(str(target)), loader, drafter, verifier, policy)
     if dtype is not None or device is not None or trust_remote_code:
         raise BadOption("dtype, device and trust_remote_code are for named models: move or cast the model itself.")
-    return Outrider(wrap(target, tokenizer, fast=fast), loader, drafter, verifier, policy)
+    return Outrider(loader.wrap(target, tokenizer, in_place=in_place), loader, drafter, verifier, policy)

@@ -81,8 +81,10 @@ def generate(
         bool, typer.Option("--trust-remote-code", help="Run code from the model's repository. Read it first.")
     ] = False,
     fast: Annotated[
-        bool, typer.Option("--fast/--no-fast", help="Lean decoder and packed linears, or Transformers' own modules.")
-    ] = True,
+        bool | None,
+        typer.Option("--fast/--no-fast", help="Insist on fast modules, or keep Transformers'; by default what works."),
+    ] = None,
+    quantize: Annotated[str | None, typer.Option(help="int8: round the weights; less memory, more speed.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show the rounds: drafted, accepted, rejected.")] = False,
 ) -> None:
@@ -90,7 +92,9 @@ def generate(
     from . import commands
     from .sampling import Sampling
 
-    settings = commands.Settings(target, drafter, verifier, policy, dtype, device, offline, trust_remote_code, fast)
+    settings = commands.Settings(
+        target, drafter, verifier, policy, dtype, device, offline, trust_remote_code, fast, quantize
+    )
     sampling = Sampling(
         temperature=temperature,
         top_k=top_k,

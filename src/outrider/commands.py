@@ -60,7 +60,8 @@ class Settings:
     device: str | None
     offline: bool
     trust_remote_code: bool
-    fast: bool
+    fast: bool | None = None
+    quantize: str | None = None
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -77,7 +78,8 @@ class Settings:
             device=self.device,
             offline=self.offline,
             trust_remote_code=self.trust_remote_code,
-            fast=self.fast,
+            fast="auto" if self.fast is None else self.fast,
+            quantize=self.quantize,
         )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from . import native
 from .kv import KVCache
@@ -121,10 +121,12 @@ class DenseTarget:
             _layer(layer, kinds[index], source.windows[index], cap, free=free, int8=int8)
             for index, layer in enumerate(decoder.layers[: config.num_hidden_layers])
         ]
-        self._head = fused([head], free=free and not tied, int8=int8, tied=tied)
-        if free and tied and isinstance(self._head, NativeLinear) and not int8:
+        moves = free and tied and not int8 and native.available()  # the table itself: the panels give it back
+        self._head = fused([head], free=free and (moves or not tied), int8=int8, tied=tied)
+        if moves:
+            assert isinstance(self._head, NativeLinear)
             self._embedding = RowsOf(self._head, getattr(self._embedding, "embed_scale", None))
-            decoder.embed_tokens.weight = head.weight = nn.Parameter(head.weight.new_empty(0), requires_grad=False)
+            decoder.embed_tokens.weight = head.weight
 
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
         """See `Target.new_cache`."""
@@ -188,7 +190,7 @@ class DenseTarget:
 
 def _norm(module: Any) -> _Norm:
     """Weight and epsilon of an RMS norm; Gemma's multiply by one plus their weight."""
-    weight = module.weight.detach().float()
+    weight = module.weight.detach().float().clone()  # not a view of the file that the others came from
     eps = float(getattr(module, "variance_epsilon", None) or module.eps)
     return _Norm(1.0 + weight if type(module).__name__.startswith("Gemma") else weight, eps)
 

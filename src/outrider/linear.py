@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from . import native
+from .memory import discard
 
+_PART = 4096  # outputs converted at a time: only so much of a weight is in memory twice
 _NARROWEST = 4  # rows: oneDNN multiplies a single row by another kernel, whose rounding differs (DESIGN 5)
 
 
@@ -97,7 +99,7 @@ def fused(linears: Sequence[nn.Module], *, free: bool, int8: bool = False, tied:
 
     Args:
         linears: `nn.Linear`, or GPT-2's `Conv1D`.
-        free: empty them one by one as they are converted.
+        free: empty them part by part as they are converted.
         int8: round weights and inputs.
         tied: an embedding will read the weights back, which only our own kernels allow.
     """
@@ -113,7 +115,10 @@ def fused(linears: Sequence[nn.Module], *, free: bool, int8: bool = False, tied:
     panels = native.Panels(sum(weight.shape[0] for weight in weights), weights[0].shape[1], dtype, int8=int8)
     del weights
     for linear in linears:
-        panels.put(_weight_of(linear))
+        for part in torch.split(_weight_of(linear), _PART):
+            panels.put(part)
+            if free:
+                discard(part)
         if free:
             _empty(linear)
     return NativeLinear(panels, bias)

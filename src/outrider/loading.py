@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from . import native
 from .dense import DenseTarget, recognises
 from .errors import BadOption, ModelNotFound, UnsupportedModel
 from .folders import cache_folder
@@ -24,6 +25,7 @@ from .linear import can_pack, pack_modules
 from .target import Target, TransformersTarget
 
 DEMO = "demo"
+Fast = bool | Literal["auto"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -53,14 +55,23 @@ class Loader:
         device: where they go; None takes the first GPU if there is one.
         offline: never ask a hub.
         trust_remote_code: run code from the model's repository.
-        fast: use the lean decoder where the model is of a known family, and packed linears elsewhere.
+        fast: use the lean decoder where the model is of a known family, and fast linears elsewhere: "auto" where the
+            machine can, True insists on it.
+        quantize: "int8" rounds the weights, and every linear's inputs row by row.
     """
 
     dtype: torch.dtype | None = None
     device: str | None = None
     offline: bool = False
     trust_remote_code: bool = False
-    fast: bool = True
+    fast: Fast = "auto"
+    quantize: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.quantize not in (None, "int8"):
+            raise BadOption(f"There is no quantization {self.quantize!r}: choose int8, or leave it out.")
+        if self.quantize and self.fast is False:
+            raise BadOption("quantize needs Outrider's own linears, which fast=False turns off: leave one of them out.")
 
     def load(self, name: str) -> Loaded:
         """Load a model by hub id, folder, `.gguf` file, or "demo".
@@ -84,8 +95,41 @@ class Loader:
             model = model.to(device)
         except (RuntimeError, AssertionError) as error:
             raise BadOption(f"The device {device!r} cannot be used ({_first_line(error)}): choose cpu.") from error
-        target = TransformersTarget(model, own=True)
-        return Loaded(quickened(target, own=True) if self.fast else target, tokenizer, name, folder)
+        return Loaded(self._quickened(TransformersTarget(model, own=True), own=True), tokenizer, name, folder)
+
+    def wrap(self, model: Any, tokenizer: Any, *, in_place: bool = False) -> Loaded:
+        """A target from a model in memory, which stays as it is unless its weights may move (`in_place`)."""
+        if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
+            raise UnsupportedModel(
+                f"{type(model).__name__} is no Transformers model: pass a PreTrainedModel or a name."
+            )
+        name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+        target = self._quickened(TransformersTarget(model, own=in_place), own=in_place)
+        return Loaded(target, tokenizer, name, Path(name) if Path(name).is_dir() else None)
+
+    def _quickened(self, target: TransformersTarget, *, own: bool) -> Target:
+        """The same model with what this machine computes fastest.
+
+        Args:
+            target: its modules may be taken apart.
+            own: nobody else holds the weights, so they go as they are converted. Otherwise there will be two copies.
+        """
+        int8 = self.quantize == "int8"
+        if self.fast is False:
+            return target
+        if recognises(target):
+            return DenseTarget(target, free=own, int8=int8)
+        if can_pack(target.dtype, target.device) and (native.available() or not int8):
+            pack_modules(target.model, int8=int8)
+            target.build = "packed"
+            return target
+        if int8 or self.fast is True:
+            what = "int8" if int8 else "fast=True"
+            raise BadOption(
+                f"{what} needs a CPU target in float32 or bfloat16 and a C++ compiler on this machine (c++ or CXX): "
+                "install one, or leave the option out."
+            )
+        return target
 
     def find(self, name: str) -> Path | None:
         """The folder that a name stands for, converting where need be; None for a hub id."""
@@ -105,31 +149,6 @@ class Loader:
                 f"There is no model {name!r}: name a folder, a .gguf file, a hub id like org/model, or 'demo'."
             )
         return None
-
-
-def quickened(target: TransformersTarget, *, own: bool) -> Target:
-    """The same model with what this machine computes fastest.
-
-    Args:
-        target: its modules may be taken apart.
-        own: nobody else holds the weights, so they go as they are converted. Otherwise there will be two copies.
-    """
-    if recognises(target):
-        return DenseTarget(target, free=own)
-    if can_pack(target.dtype, target.device):
-        pack_modules(target.model)
-        target.build = "packed"
-    return target
-
-
-def wrap(model: Any, tokenizer: Any, *, fast: bool) -> Loaded:
-    """A target from a model in memory, which stays as it is: `fast` works on a copy of its weights."""
-    if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
-        raise UnsupportedModel(f"{type(model).__name__} is no Transformers model: pass a PreTrainedModel or a name.")
-    name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    modules = TransformersTarget(model)
-    target = quickened(modules, own=False) if fast else modules
-    return Loaded(target, tokenizer, name, Path(name) if Path(name).is_dir() else None)
 
 
 def as_dtype(name: str | torch.dtype | None) -> torch.dtype | None:

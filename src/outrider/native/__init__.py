@@ -138,7 +138,9 @@ class Panels:
         self._name, self._filled = DTYPES[dtype], 0
         self._panel = _PANEL8 if int8 else int(library().panel())
         panels, deep = -(-outputs // self._panel), -(-inputs // 4) * 4 if int8 else inputs
-        self._data = torch.zeros(panels, deep, self._panel, dtype=torch.int8 if int8 else dtype)
+        make = torch.empty if deep == inputs else torch.zeros  # zeros are memory at once, before anything is put in
+        self._data = make(panels, deep, self._panel, dtype=torch.int8 if int8 else dtype)
+        self._data[-1].zero_()
         self._scales = torch.zeros(outputs if int8 else 0)
         self._totals = torch.zeros(outputs if int8 else 0, dtype=torch.int32)
 
