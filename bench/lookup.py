@@ -15,8 +15,8 @@ def main() -> None:
     options = arguments(__doc__, tokens=160)
     model, tokenizer = model_and_tokenizer(options)
     ids = chat_ids(tokenizer, PROMPTS["edit"])
-    modules = outrider.load(model, tokenizer=tokenizer, drafter="lookup", fast=False)
-    llm = outrider.load(model, tokenizer=tokenizer, drafter="lookup")
+    modules = outrider.load(model, tokenizer=tokenizer, drafter="lookup", prefix_memory=0, fast=False)
+    llm = outrider.load(model, tokenizer=tokenizer, drafter="lookup", prefix_memory=0)
     plain = llm.using(drafter="none")
     results = alternate(
         {

@@ -15,8 +15,8 @@ def main() -> None:
     options = arguments(__doc__, tokens=64)
     model, tokenizer = model_and_tokenizer(options)
     ids = chat_ids(tokenizer, PROMPTS["chat"])
-    llm = outrider.load(model, tokenizer=tokenizer, drafter="none", fast=False)
-    fast = outrider.load(model, tokenizer=tokenizer, drafter="none")
+    llm = outrider.load(model, tokenizer=tokenizer, drafter="none", prefix_memory=0, fast=False)
+    fast = outrider.load(model, tokenizer=tokenizer, drafter="none", prefix_memory=0)
     results = alternate(
         {
             "transformers": lambda: transformers_run(model, ids, options.tokens),

@@ -10,11 +10,12 @@ from typing import Any, overload
 import torch
 
 from . import drafters, policy, verify
-from .engine import Engine
+from .engine import PREFILL_CHUNK, Engine
 from .errors import BadOption
-from .loading import DEMO, Fast, Loaded, Loader, as_dtype
+from .loading import DEMO, DeviceMap, Fast, Loaded, Loader, as_dtype
 from .noise import fresh_seed
 from .policy import Policy
+from .prefix import PREFIX_MEMORY, Prefixes
 from .row import Request, Row
 from .sampling import Sampling
 from .stats import Stats
@@ -38,6 +39,7 @@ class Output:
         prompt_ids: the prompt as the target saw it.
         exactness: "bits" if speculation cannot change a logit, "ties" if it may by rounding, so that a near tie can
             flip.
+        reused: prompt tokens whose keys were known from an earlier request.
     """
 
     text: str
@@ -47,6 +49,7 @@ class Output:
     seed: int
     prompt_ids: tuple[int, ...]
     exactness: str
+    reused: int = 0
 
     @property
     def stats(self) -> Stats:
@@ -100,8 +103,17 @@ class Outrider:
         exactness: see `Output`.
     """
 
-    def __init__(self, loaded: Loaded, loader: Loader, drafter: str, verifier: str, policy_spec: str) -> None:
-        self._loaded, self._loader = loaded, loader
+    def __init__(
+        self,
+        loaded: Loaded,
+        loader: Loader,
+        drafter: str,
+        verifier: str,
+        policy_spec: str,
+        prefill_chunk: int,
+        prefixes: Prefixes,
+    ) -> None:
+        self._loaded, self._loader, self._chunk, self._prefixes = loaded, loader, prefill_chunk, prefixes
         self._specs = (drafter, verifier, policy_spec)
         self._make_policy: Callable[[], Policy] = policy.make_policy(policy_spec)
         self.verifier: Verifier = verify.make_verifier(verifier)
@@ -129,10 +141,11 @@ class Outrider:
         }
 
     def using(self, drafter: str | None = None, verifier: str | None = None, policy: str | None = None) -> Outrider:
-        """The same target with other parts around it; what is not given stays as it is. Weights are shared."""
+        """The same target with other parts around it; what is not given stays as it is. Weights are shared, and
+        so are the prefixes of finished requests."""
         given = (drafter, verifier, policy)
         specs = [new if new is not None else old for new, old in zip(given, self._specs, strict=True)]
-        return Outrider(self._loaded, self._loader, *specs)
+        return Outrider(self._loaded, self._loader, specs[0], specs[1], specs[2], self._chunk, self._prefixes)
 
     @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
     def generate(  # type: ignore[overload-overlap]
@@ -199,7 +212,15 @@ class Outrider:
         return Stream(self._engine().run(requests), requests[0], self.exactness)
 
     def _engine(self) -> Engine:
-        return Engine(self.target, self.drafter, self.verifier, self._make_policy, self.tokenizer)
+        return Engine(
+            self.target,
+            self.drafter,
+            self.verifier,
+            self._make_policy,
+            self.tokenizer,
+            self._chunk,
+            self._prefixes,
+        )
 
     def _requests(
         self, prompts: Sequence[Prompt], sampling: Sampling, max_new_tokens: int, stop: str | Sequence[str] | None
@@ -223,8 +244,9 @@ class Outrider:
 
 def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str) -> Output:
     """What a request has come to; nothing yet if it never had a round."""
-    text, ids, finish = (row.text, row.output, row.finish) if row is not None else ("", [], None)
-    return Output(text, ids, finish, rounds, request.seed, request.prompt, exactness)
+    if row is None:
+        return Output("", [], None, rounds, request.seed, request.prompt, exactness)
+    return Output(row.text, row.output, row.finish, rounds, request.seed, request.prompt, exactness, row.reused)
 
 
 def load(
@@ -241,6 +263,10 @@ def load(
     fast: Fast = "auto",
     quantize: str | None = None,
     in_place: bool = False,
+    device_map: DeviceMap | None = None,
+    compile: bool = False,
+    prefill_chunk: int = PREFILL_CHUNK,
+    prefix_memory: int = PREFIX_MEMORY,
 ) -> Outrider:
     """Load a target and a drafter.
 
@@ -261,15 +287,29 @@ def load(
             Outputs are exactly those of the quantised model.
         in_place: the weights of a model that is passed may move into the fast layout, so that there is one copy; the
             model is of no use afterwards.
+        device_map: Accelerate's, for a model that one device cannot hold: weights on the CPU or on disk are read once
+            per pass, so speculation gains the most there.
+        compile: `torch.compile` the model at fixed shapes, with CUDA graphs on a GPU. The first passes take long.
+        prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
+        prefix_memory: bytes of keys and values of finished requests that are kept, so that a prompt which starts like
+            one of them (a chat's next turn) starts from there; 0 keeps none.
 
     Raises:
         UsageError: what cannot work, before any work, in one sentence with the remedy.
     """
-    loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast, quantize)
+    if prefill_chunk < 1:
+        raise BadOption(f"prefill_chunk is {prefill_chunk}: it has to be 1 or more tokens.")
+    if prefix_memory < 0:
+        raise BadOption(f"prefix_memory is {prefix_memory}: it has to be 0 (keep nothing) or more bytes.")
+    loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast, quantize, device_map, compile)
     if isinstance(target, str | Path):
         if tokenizer is not None or in_place:
             raise BadOption("tokenizer and in_place go with a model that is passed: a named model needs neither.")
-        return Outrider(loader.load(str(target)), loader, drafter, verifier, policy)
-    if dtype is not None or device is not None or trust_remote_code:
-        raise BadOption("dtype, device and trust_remote_code are for named models: move or cast the model itself.")
-    return Outrider(loader.wrap(target, tokenizer, in_place=in_place), loader, drafter, verifier, policy)
+        loaded = loader.load(str(target))
+        return Outrider(loaded, loader, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
+    if dtype is not None or device is not None or device_map is not None or trust_remote_code:
+        raise BadOption(
+            "dtype, device, device_map and trust_remote_code are for named models: move or cast the model itself."
+        )
+    loaded = loader.wrap(target, tokenizer, in_place=in_place)
+    return Outrider(loaded, loader, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))

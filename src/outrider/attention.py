@@ -8,7 +8,7 @@ ancestors. Grouped heads are folded into the query length, so nothing is repeate
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,11 +33,14 @@ class Pass:
         trees_: one tree per row of the cache; shorter ones are padded with nodes that nothing attends to.
         cache: rows in the same order. Room for the widest tree is made here.
         device: where positions and masks are wanted.
+        width: pad to this many nodes; to the widest tree if not given.
     """
 
-    def __init__(self, trees_: Sequence[Tree], cache: KVCache, device: torch.device) -> None:
+    def __init__(
+        self, trees_: Sequence[Tree], cache: KVCache, device: torch.device, *, width: int | None = None
+    ) -> None:
         self.cache = cache
-        self.width = max(len(tree) for tree in trees_)
+        self.width = width or max(len(tree) for tree in trees_)
         self.windows: dict[int, int | None] = {}  # layer -> the window it asked for; read by the capability check
         cache.reserve(self.width)
         self._end = max(cache.lengths) + self.width
@@ -50,7 +53,7 @@ class Pass:
 
     def tokens(self) -> Tensor:
         """[rows, width] int64 on the host, padded with each row's node 0."""
-        if len(self._trees) == 1:
+        if len(self._trees) == 1 and len(self._trees[0]) == self.width:
             return self._trees[0].tokens[None]
         return torch.stack([torch.cat([t.tokens, t.tokens[:1].expand(self.width - len(t))]) for t in self._trees])
 
@@ -108,6 +111,50 @@ class Pass:
         if window is not None:
             allowed &= where[:, None] > self._host_positions[:, :, None] - window
         return allowed[:, :, start:]
+
+
+class StaticPass(Pass):
+    """A pass all of whose tensors keep their shapes from round to round, so that it can be compiled.
+
+    Attention reads the whole cache under a mask that is an input like the tokens. Nothing that changes between rounds
+    but tensors is looked at while it runs.
+
+    Args:
+        trees_, cache, device, width: see `Pass`; every layer of the cache is allocated.
+        windows: those that the model's layers have.
+        dtype: of the masks.
+    """
+
+    def __init__(
+        self,
+        trees_: Sequence[Tree],
+        cache: KVCache,
+        device: torch.device,
+        *,
+        width: int,
+        windows: Iterable[int | None],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(trees_, cache, device, width=width)
+        self._slots = (self._lengths + torch.arange(width)).to(device)
+        self._rows = torch.arange(len(trees_), device=device)[:, None]
+        self._of_window = {}
+        for window in set(windows):
+            barred = ~self._allowed(window, 0, cache.capacity)
+            mask = torch.zeros(barred.shape, dtype=dtype).masked_fill_(barred, -math.inf)
+            self._of_window[window] = mask[:, None].to(device)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, cap: float | None
+    ) -> Tensor:
+        """See `Pass.attend`."""
+        keys, values = self.cache.written(layer, self._rows, self._slots, key, value)
+        mask = self._of_window[window]
+        if cap is not None:
+            return _capped(query, keys, values, mask, scale, cap).transpose(1, 2).contiguous()
+        grouped = query.shape[1] != keys.shape[1]
+        out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped)
+        return out.transpose(1, 2).contiguous()
 
 
 def _capped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float) -> Tensor:

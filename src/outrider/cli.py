@@ -33,6 +33,34 @@ _EXAMPLES = """
     outrider generate --target demo --prompts questions.jsonl --batch 8 --json > answers.json
 """
 
+_COST_EXAMPLES = """
+[bold]Examples[/bold]
+
+    outrider costs --target demo --plot costs.png
+
+    outrider costs --target ./my-model --drafter model:./small --widths 1,4,8 --batch 1,8 --contexts 512,4096 --json
+"""
+
+# Options that several commands share.
+Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
+DrafterSpec = Annotated[str, typer.Option(help="none, lookup[:N], model:SPEC, or package.module:Class.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never ask a hub.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code from the model's repository. Read it first.")
+]
+Fast = Annotated[
+    bool | None,
+    typer.Option("--fast/--no-fast", help="Insist on fast modules, or keep Transformers'; by default what works."),
+]
+Quantize = Annotated[str | None, typer.Option(help="int8: round the weights; less memory, more speed.")]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
+]
+Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -51,8 +79,8 @@ def _root(
 
 @app.command(epilog=_EXAMPLES)
 def generate(
-    target: Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")] = "demo",
-    drafter: Annotated[str, typer.Option(help="none, lookup[:N], model:SPEC, or package.module:Class.")] = "lookup",
+    target: Target = "demo",
+    drafter: DrafterSpec = "lookup",
     verifier: Annotated[str, typer.Option(help="match or token; both are lossless.")] = "match",
     policy: Annotated[str | None, typer.Option(help="heuristic (the default) or fixed:K.")] = None,
     chat: Annotated[str | None, typer.Option(help="A user's message, through the chat template.")] = None,
@@ -74,18 +102,18 @@ def generate(
     min_new_tokens: Annotated[int, typer.Option(help="No end before that many tokens.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Same seed, same tokens, with any drafter.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never ask a hub.")] = False,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code from the model's repository. Read it first.")
-    ] = False,
-    fast: Annotated[
-        bool | None,
-        typer.Option("--fast/--no-fast", help="Insist on fast modules, or keep Transformers'; by default what works."),
-    ] = None,
-    quantize: Annotated[str | None, typer.Option(help="int8: round the weights; less memory, more speed.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    dtype: Dtype = None,
+    device: Device = None,
+    offline: Offline = False,
+    trust_remote_code: TrustRemoteCode = False,
+    fast: Fast = None,
+    quantize: Quantize = None,
+    device_map: DeviceMap = None,
+    compile_: Compile = False,
+    prefill_chunk: Annotated[
+        int, typer.Option(help="Prompt tokens per pass: fewer take less memory on long prompts.")
+    ] = 512,
+    json_: Json = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show the rounds: drafted, accepted, rejected.")] = False,
 ) -> None:
     """Write an answer, or one per prompt of a file. Text goes to standard output, the figures to standard error."""
@@ -93,7 +121,19 @@ def generate(
     from .sampling import Sampling
 
     settings = commands.Settings(
-        target, drafter, verifier, policy, dtype, device, offline, trust_remote_code, fast, quantize
+        target,
+        drafter,
+        verifier,
+        policy,
+        dtype,
+        device,
+        offline,
+        trust_remote_code,
+        fast,
+        quantize,
+        device_map,
+        compile_,
+        prefill_chunk,
     )
     sampling = Sampling(
         temperature=temperature,
@@ -114,12 +154,44 @@ def generate(
 @app.command()
 def demo(
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 160,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json_: Json = False,
 ) -> None:
     """The same answer twice, plainly and speculatively, on a real model: both speeds, and that nothing changed."""
     from . import commands
 
     _print_json(commands.demo(max_new_tokens, show=not json_), json_)
+
+
+@app.command(epilog=_COST_EXAMPLES)
+def costs(
+    target: Target = "demo",
+    drafter: DrafterSpec = "lookup",
+    widths: Annotated[str, typer.Option(help="Tokens per row and pass.")] = "1,2,4,8,16,32,64",
+    batch: Annotated[str, typer.Option(help="Rows per pass.")] = "1",
+    contexts: Annotated[str, typer.Option(help="Tokens in the cache before.")] = "256",
+    repeats: Annotated[int, typer.Option(help="Alternating runs; the median counts.", min=1)] = 7,
+    dtype: Dtype = None,
+    device: Device = None,
+    offline: Offline = False,
+    trust_remote_code: TrustRemoteCode = False,
+    fast: Fast = None,
+    quantize: Quantize = None,
+    device_map: DeviceMap = None,
+    compile_: Compile = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this file, e.g. costs.png.")] = None,
+    json_: Json = False,
+) -> None:
+    """What a pass over 1 to 64 tokens costs here, and up to which width verification is free."""
+    from . import commands
+    from .measure.costs import Plan, parse_numbers
+
+    settings = commands.Settings(
+        target, drafter, "match", None, dtype, device, offline, trust_remote_code, fast, quantize, device_map, compile_
+    )
+    plan = Plan(
+        parse_numbers(widths, "widths"), parse_numbers(batch, "batch"), parse_numbers(contexts, "contexts"), repeats
+    )
+    _print_json(commands.costs(settings, plan, plot, show=not json_), json_)
 
 
 def _print_json(document: dict[str, Any], wanted: bool) -> None:

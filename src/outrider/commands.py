@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +15,15 @@ import torch
 import transformers
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from . import __version__
 from . import policy as policies
 from .api import Output, Outrider, load
+from .engine import PREFILL_CHUNK
 from .errors import BadOption, BadPrompt
+from .measure.costs import FREE, Costs, Plan, check_plot, draw_costs
+from .measure.costs import measure as costs_of
 from .sampling import Sampling
 from .stats import Stats
 from .text import Prompt
@@ -62,6 +67,9 @@ class Settings:
     trust_remote_code: bool
     fast: bool | None = None
     quantize: str | None = None
+    device_map: str | None = None
+    compile: bool = False
+    prefill_chunk: int = PREFILL_CHUNK
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -80,6 +88,9 @@ class Settings:
             trust_remote_code=self.trust_remote_code,
             fast="auto" if self.fast is None else self.fast,
             quantize=self.quantize,
+            device_map=self.device_map,
+            compile=self.compile,
+            prefill_chunk=self.prefill_chunk,
         )
 
 
@@ -191,10 +202,7 @@ def _in_batches(
     llm: Outrider, prompts: Sequence[Prompt], wanted: Wanted, sampling: Sampling, show: bool
 ) -> Iterator[Output]:
     """Generate many answers, a batch at a time, with a bar on standard error and the answers on standard output."""
-    errors = Console(stderr=True)
-    columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("", total=len(prompts))
+    with progress_bar("generating", len(prompts)) as advance:
         try:
             for first in range(0, len(prompts), wanted.batch):
                 part = prompts[first : first + wanted.batch]
@@ -202,10 +210,10 @@ def _in_batches(
                 for place, output in enumerate(outputs):
                     if show:
                         print(f"--- {first + place + 1}\n{output.text}")
+                    advance()
                     yield output
-                bar.advance(task, len(part))
         except KeyboardInterrupt:
-            errors.print("Interrupted: what is done is kept.")
+            Console(stderr=True).print("Interrupted: what is done is kept.")
 
 
 def _record(output: Output, trace: bool) -> dict[str, Any]:
@@ -214,6 +222,7 @@ def _record(output: Output, trace: bool) -> dict[str, Any]:
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,
         "prompt_tokens": len(output.prompt_ids),
+        "reused_tokens": output.reused,
         "seed": output.seed,
         "exactness": output.exactness,
         "stats": output.stats.as_dict(),
@@ -253,10 +262,61 @@ def versions() -> dict[str, str]:
     }
 
 
+def costs(settings: Settings, plan: Plan, plot: Path | None, *, show: bool) -> dict[str, Any]:
+    """Measure what passes and drafts cost, show it as a table, and draw it if asked."""
+    if plot is not None:
+        check_plot(plot)
+    llm = settings.load()
+    furthest = max(plan.contexts) + max(plan.widths)
+    if furthest > llm.target.context:
+        raise BadOption(
+            f"Context and width reach {furthest} tokens and the target holds {llm.target.context}: take smaller ones."
+        )
+    with progress_bar("measuring", plan.steps) as advance:
+        measured = costs_of(llm, plan, advance)
+    if plot is not None:
+        draw_costs(measured, plot)
+    if show:
+        _show_costs(measured)
+    return measured.as_dict()
+
+
+def _show_costs(measured: Costs) -> None:
+    console = Console(highlight=False)
+    for (batch, context), line in measured.lines.items():
+        grid = Table(title=f"batch {batch}, {context} tokens before", title_justify="left")
+        for name in ("tokens per row", "ms per pass", "against the first"):
+            grid.add_column(name, justify="right")
+        for cost in line:
+            grid.add_row(str(cost.width), f"{cost.seconds * 1e3:.1f}", f"{measured.ratio(cost):.2f}")
+        console.print(grid)
+        console.print(f"Free (at most {FREE} of the first) up to {measured.knee(batch, context)} tokens.\n")
+    console.print(
+        f"Weights read per pass: {measured.pass_bytes / 1e9:.2f} GB, at {measured.bandwidth_share:.0%} of the "
+        f"{measured.bandwidth / 1e9:.1f} GB/s that a copy reaches here."
+    )
+    if measured.draft_seconds is None:
+        console.print("The drafter proposed nothing.")
+    else:
+        console.print(
+            f"Drafting: {measured.draft_seconds * 1e3:.3f} ms per token, {measured.drafted} tokens at a time."
+        )
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar with the time left, on standard error and only before a person; gives what advances it."""
+    errors = Console(stderr=True)
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)
+
+
 def demo(max_new_tokens: int, *, show: bool) -> dict[str, Any]:
     """Plain and speculative decoding of one prompt, one after the other in this process, on the demo model."""
     console = Console(highlight=False, soft_wrap=True)
-    fast = load(drafter="lookup")
+    fast = load(drafter="lookup", prefix_memory=0)  # both shall read the prompt
     plain = fast.using(drafter="none")
     prompt: Prompt = [{"role": "user", "content": _DEMO_PROMPT}]
     for llm in (plain, fast):

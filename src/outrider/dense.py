@@ -128,6 +128,12 @@ class DenseTarget:
             self._embedding = RowsOf(self._head, getattr(self._embedding, "embed_scale", None))
             decoder.embed_tokens.weight = head.weight
 
+    @property
+    def pass_bytes(self) -> int:
+        """See `Target`."""
+        linears = [part for layer in self._layers for part in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        return sum(linear.nbytes for linear in (*linears, self._head))
+
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
         """See `Target.new_cache`."""
         return KVCache(rows, max(capacity, 1))
@@ -167,7 +173,7 @@ class DenseTarget:
             normed = layer.before_attention(hidden, delta)
             if index in taps:
                 tapped[index] = hidden.clone()
-            storage = cache.storage(index, self._kv_heads, self._size, hidden)
+            storage = cache.storage(index, self._kv_heads, (self._size, self._size), hidden)
             mixed = nodes.attend(layer.attention, layer.qkv(normed), turns[layer.kind], *storage)
             delta = layer.out(mixed)
             if layer.after_attention is not None:

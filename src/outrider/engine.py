@@ -14,12 +14,15 @@ from .errors import BadOption, NoProgress
 from .kv import Seat, gather
 from .noise import SeededNoise
 from .policy import Policy
+from .prefix import Prefixes
 from .row import Request, Row
 from .target import Target, prefill
 from .text import Tokenizer
 from .tree import is_chain
 from .types import Budget, Draft, Round, Scores, Verdict
 from .verify import Verifier
+
+PREFILL_CHUNK = 512  # tokens
 
 
 class Engine:
@@ -30,6 +33,7 @@ class Engine:
         make_policy: a fresh policy for each request.
         tokenizer: for text and stop strings; None serves ids only.
         prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
+        prefixes: where computed prompts are kept for the next request; None keeps none.
     """
 
     def __init__(
@@ -39,10 +43,13 @@ class Engine:
         verifier: Verifier,
         make_policy: Callable[[], Policy],
         tokenizer: Tokenizer | None = None,
-        prefill_chunk: int = 512,
+        prefill_chunk: int = PREFILL_CHUNK,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.target, self.drafter, self.verifier = target, drafter, verifier
         self._make_policy, self._tokenizer, self._chunk = make_policy, tokenizer, prefill_chunk
+        # A drafter with taps wants the states of the whole prompt, which nobody keeps.
+        self._prefixes = None if drafter.taps else prefixes
         self._batch: list[tuple[Row, Seat]] = []
         self._count = 0
 
@@ -58,8 +65,11 @@ class Engine:
             raise BadOption("Stop strings need a tokenizer: load the model with its tokenizer, or leave them out.")
         row = Row(request, self._count, self._make_policy(), target.eos, target.context, self._tokenizer)
         self._count += 1
-        seat = Seat(target.new_cache(1, min(len(request.prompt) + request.max_new_tokens, target.context)))
-        head = request.prompt[:-1]
+        capacity = min(len(request.prompt) + request.max_new_tokens, target.context)
+        known = self._prefixes.longest(request.prompt, capacity) if self._prefixes is not None else None
+        seat = Seat(known or target.new_cache(1, capacity))
+        row.reused = seat.length
+        head = request.prompt[row.reused : -1]
         hidden = prefill(target, head, seat.cache, taps=self.drafter.taps, chunk=self._chunk)
         row.state = self.drafter.begin(request.prompt, hidden)
         self._batch.append((row, seat))
@@ -107,6 +117,9 @@ class Engine:
             row.policy.observe(round_)
             results.append((row, round_))
         cache.keep(paths)
+        for place, row in enumerate(rows):
+            if row.finish is not None and self._prefixes is not None:
+                self._prefixes.keep(row.tokens[: cache.lengths[place]], cache, place)
         self._batch = [(row, seat) for row, seat in self._batch if row.finish is None]
         return results
 

@@ -36,7 +36,7 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(tensor.nbytes for layer in self._layers.values() for tensor in layer)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def reserve(self, width: int) -> None:
         """Make room for `width` more slots behind every row's committed ones."""
@@ -53,12 +53,12 @@ class KVCache:
         new[:, :, :used] = old[:, :, :used]
         return new
 
-    def storage(self, layer: int, heads: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    def storage(self, layer: int, heads: int, sizes: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's keys and values, [rows, heads, capacity, size] each; made on first use, with the type of `like`."""
         if layer not in self._layers:
-            shape = (self.rows, heads, self.capacity, size)
             # Zeros, not garbage: a masked key has weight 0, but 0 times NaN is NaN.
-            self._layers[layer] = (like.new_zeros(shape), like.new_zeros(shape))
+            keys, values = (like.new_zeros(self.rows, heads, self.capacity, size) for size in sizes)
+            self._layers[layer] = (keys, values)
         return self._layers[layer]
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class KVCache:
             The layer's whole storage, [rows, heads, capacity, D] each.
         """
         width = keys.shape[2]
-        storage = self.storage(layer, keys.shape[1], keys.shape[3], keys)
+        storage = self.storage(layer, keys.shape[1], (keys.shape[3], values.shape[3]), keys)
         for stored, new in zip(storage, (keys, values), strict=True):
             if len(set(self.lengths)) == 1:
                 stored[:, :, self.lengths[0] : self.lengths[0] + width] = new
@@ -81,12 +81,35 @@ class KVCache:
                     stored[row, :, length : length + width] = new[row]
         return storage
 
+    @property
+    def allocated(self) -> bool:
+        """Whether anything has been written yet."""
+        return bool(self._layers)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The storage of all layers."""
+        return [tensor for pair in self._layers.values() for tensor in pair]
+
+    def written(self, layer: int, rows: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """`write` at slots that are given as tensors, for passes that are compiled.
+
+        Args:
+            layer: which layer; it is allocated.
+            rows, slots: [rows, 1] and [rows, N] int64 on the cache's device.
+            keys, values: see `write`.
+        """
+        storage = self._layers[layer]
+        for stored, new in zip(storage, (keys, values), strict=True):
+            stored.transpose(1, 2).index_put_((rows, slots), new.transpose(1, 2))
+        return storage
+
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Of what was just written, commit these nodes of each row, in this order; forget the rest."""
         for row, path in enumerate(paths):
             first = self.lengths[row]
             if any(node != place for place, node in enumerate(path)):
-                for stored in (tensor for layer in self._layers.values() for tensor in layer):
+                for stored in self.tensors:
                     slots = torch.tensor(path, device=stored.device) + first
                     stored[row, :, first : first + len(path)] = stored[row, :, slots]
             self.lengths[row] = first + len(path)
@@ -96,17 +119,26 @@ class KVCache:
         self.lengths[row] = min(self.lengths[row], length)
 
     @classmethod
-    def stack(cls, parts: Sequence[tuple[KVCache, int]]) -> KVCache:
-        """A new cache whose rows are these rows of other caches: how rows join a batch and leave it."""
-        new = cls(len(parts), max(cache.capacity for cache, _ in parts))
-        new.lengths = [cache.lengths[row] for cache, row in parts]
+    def stack(
+        cls, parts: Sequence[tuple[KVCache, int]], *, lengths: Sequence[int] | None = None, capacity: int | None = None
+    ) -> KVCache:
+        """A new cache whose rows are these rows of other caches: how rows join a batch and leave it.
+
+        Args:
+            parts: (cache, row) each.
+            lengths: how much of each to take, if not all.
+            capacity: slots of the new one, if not as many as the largest has.
+        """
+        taken = list(lengths) if lengths is not None else [cache.lengths[row] for cache, row in parts]
+        room = max(cache.capacity for cache, _ in parts) if capacity is None else max(capacity, *taken, 1)
+        new = cls(len(parts), room)
+        new.lengths = taken
         likes = {layer: pair for cache, _ in parts for layer, pair in cache._layers.items()}
         for layer, like_pair in likes.items():  # not of the first part: after a prompt of one token it is still empty
             pair = []
             for which, like in enumerate(like_pair):
                 stacked = like.new_zeros(len(parts), like.shape[1], new.capacity, like.shape[3])
-                for place, (cache, row) in enumerate(parts):
-                    length = cache.lengths[row]
+                for place, ((cache, row), length) in enumerate(zip(parts, taken, strict=True)):
                     if length:
                         stacked[place, :, :length] = cache._layers[layer][which][row, :, :length]
                 pair.append(stacked)

@@ -45,6 +45,11 @@ class FastLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = outputs, inputs
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights that every pass reads."""
+        raise NotImplementedError
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
         return self._rows(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
@@ -62,6 +67,11 @@ class OneDnnLinear(FastLinear):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
         self._bias = None if bias is None else bias.to(weight.dtype)
 
+    @property
+    def nbytes(self) -> int:
+        """See `FastLinear`; oneDNN keeps the size of the weights."""
+        return int(self.out_features * self.in_features * self._packed.element_size())
+
     def _rows(self, x: Tensor) -> Tensor:
         count = x.shape[0]
         if count < _NARROWEST:
@@ -76,6 +86,11 @@ class NativeLinear(FastLinear):
     def __init__(self, panels: native.Panels, bias: Tensor | None) -> None:
         super().__init__(panels.outputs, panels.inputs)
         self.panels, self._bias = panels, None if bias is None else bias.float()
+
+    @property
+    def nbytes(self) -> int:
+        """See `FastLinear`."""
+        return self.panels.nbytes
 
     def _rows(self, x: Tensor) -> Tensor:
         return self.panels.multiply(x, self._bias)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import torch
 
 from . import native
+from .compiled import CompiledTarget
 from .dense import DenseTarget, recognises
 from .errors import BadOption, ModelNotFound, UnsupportedModel
 from .folders import cache_folder
@@ -26,6 +28,7 @@ from .target import Target, TransformersTarget
 
 DEMO = "demo"
 Fast = bool | Literal["auto"]
+DeviceMap = str | Mapping[str, str | int]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -58,6 +61,8 @@ class Loader:
         fast: use the lean decoder where the model is of a known family, and fast linears elsewhere: "auto" where the
             machine can, True insists on it.
         quantize: "int8" rounds the weights, and every linear's inputs row by row.
+        device_map: Accelerate's: "auto", or module -> device, "cpu" or "disk", for a model that one device cannot hold.
+        compile: run Transformers' modules through `torch.compile` at fixed shapes.
     """
 
     dtype: torch.dtype | None = None
@@ -66,12 +71,28 @@ class Loader:
     trust_remote_code: bool = False
     fast: Fast = "auto"
     quantize: str | None = None
+    device_map: DeviceMap | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.quantize not in (None, "int8"):
             raise BadOption(f"There is no quantization {self.quantize!r}: choose int8, or leave it out.")
         if self.quantize and self.fast is False:
             raise BadOption("quantize needs Outrider's own linears, which fast=False turns off: leave one of them out.")
+        if self.compile and (self.fast is True or self.quantize or self.device_map is not None):
+            raise BadOption("compile runs Transformers' modules in place: leave out fast, quantize and device_map.")
+        if self.device_map is not None:
+            self._check_device_map()
+
+    def _check_device_map(self) -> None:
+        if self.device is not None:
+            raise BadOption("device and device_map both say where weights go: leave one of them out.")
+        if self.fast is True or self.quantize:
+            raise BadOption(
+                "device_map moves weights about, so it keeps Transformers' modules: leave out fast and quantize."
+            )
+        if importlib.util.find_spec("accelerate") is None:
+            raise BadOption("device_map takes a package that is not installed: pip install accelerate.")
 
     def load(self, name: str) -> Loaded:
         """Load a model by hub id, folder, `.gguf` file, or "demo".
@@ -88,9 +109,14 @@ class Loader:
             options["trust_remote_code"] = True
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = self.dtype or native_dtype(device)
+        where: dict[str, Any] = {}
+        if self.device_map is not None:
+            where = {"device_map": self.device_map, "offload_folder": str(cache_folder() / "offload")}
         with _explained(name), quiet():
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options, **where)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        if self.device_map is not None:
+            return Loaded(TransformersTarget(model, own=True), tokenizer, name, folder)
         try:
             model = model.to(device)
         except (RuntimeError, AssertionError) as error:
@@ -115,6 +141,8 @@ class Loader:
             own: nobody else holds the weights, so they go as they are converted. Otherwise there will be two copies.
         """
         int8 = self.quantize == "int8"
+        if self.compile:
+            return CompiledTarget(target)
         if self.fast is False:
             return target
         if recognises(target):

@@ -63,6 +63,7 @@ class Row:
         tokens: prompt and committed output; the last one is pending.
         finish: why it ended, or None while it runs.
         rounds: how many it has had.
+        reused: prompt tokens whose keys were known already.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Row:
         self.tokens = list(request.prompt)
         self.finish: FinishReason | None = None
         self.rounds = 0
+        self.reused = 0
         self.state: Any = None
         self._eos, self._context = eos, context
         self._words = Detokenizer(tokenizer) if tokenizer is not None else None

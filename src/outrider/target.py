@@ -19,6 +19,7 @@ from torch import Tensor
 from . import attention
 from .errors import UnsupportedModel
 from .kv import KVCache
+from .linear import FastLinear
 from .types import Scores, Tree
 
 _SERVED_LAYERS = {"full_attention", "sliding_attention", "attention"}
@@ -38,6 +39,7 @@ class Target(Protocol):
             decoder ("lean").
         exactness: "bits" where a token's logits do not depend on what else shares its pass, "ties" where they may
             differ by rounding, so that only near ties can flip.
+        pass_bytes: bytes of weights that every pass reads.
     """
 
     vocabulary: int
@@ -47,6 +49,11 @@ class Target(Protocol):
     dtype: torch.dtype
     build: str
     exactness: str
+
+    @property
+    def pass_bytes(self) -> int:
+        """See the class."""
+        ...
 
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
         """An empty cache for this many rows."""
@@ -94,11 +101,19 @@ class TransformersTarget:
         self.vocabulary = int(self.config.vocab_size)
         self.context = _context(self.config)
         self.eos = eos_ids(self.model)
-        self.device = self.model.get_input_embeddings().weight.device
+        self.device = _entry(self.model)
         self.dtype = self.model.dtype
         self.build = "modules"
         self._takes_logits_to_keep = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         self.windows = _refuse_by_trial(self)  # layer -> how far back it sees; None for everything
+
+    @property
+    def pass_bytes(self) -> int:
+        """See `Target`: all weights, but of an embedding that is not the output's too."""
+        table = getattr(self.model.get_input_embeddings(), "weight", None)
+        head = getattr(self.model.get_output_embeddings(), "weight", None)
+        plain: int = sum(p.nbytes for p in self.model.parameters() if p is not table or table is head)
+        return plain + sum(module.nbytes for module in self.model.modules() if isinstance(module, FastLinear))
 
     def new_cache(self, rows: int = 1, capacity: int = 0) -> KVCache:
         """See `Target.new_cache`; more room than `capacity` is made as it is needed."""
@@ -150,6 +165,15 @@ def prefill(
         for layer, hidden in scores.hidden.items():
             states[layer].append(hidden)
     return {layer: torch.cat(parts) for layer, parts in states.items() if parts}
+
+
+def _entry(model: Any) -> torch.device:
+    """Where ids go in; an offloaded embedding lies nowhere until it is used, and its hook knows where that will be."""
+    table = model.get_input_embeddings()
+    if table.weight.device.type == "meta":
+        return torch.device(table._hf_hook.execution_device)
+    device: torch.device = table.weight.device
+    return device
 
 
 def share(model: Any) -> Any:

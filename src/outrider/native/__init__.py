@@ -144,6 +144,11 @@ class Panels:
         self._scales = torch.zeros(outputs if int8 else 0)
         self._totals = torch.zeros(outputs if int8 else 0, dtype=torch.int32)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, scales included."""
+        return self._data.nbytes + self._scales.nbytes + self._totals.nbytes
+
     def put(self, weight: Tensor) -> None:
         """Copy the next outputs in: [any, inputs]."""
         weight = weight.detach().contiguous()

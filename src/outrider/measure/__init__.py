@@ -1,0 +1,1 @@
+"""Measuring: what passes and drafts cost on this machine."""

@@ -1,0 +1,61 @@
+"""The machine that figures were measured on. Knows nothing of models."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import transformers
+
+from .. import __version__
+
+_COPIED = 256 << 20  # bytes: far beyond any cache
+
+
+def describe() -> dict[str, Any]:
+    """Processor, threads, load and versions."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": cores(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "outrider": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def bandwidth(device: torch.device, repeats: int = 7) -> float:
+    """Bytes per second that a large copy reads and writes, the median of several."""
+    source = torch.ones(_COPIED, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = []
+    for _ in range(repeats + 1):
+        started = perf_counter()
+        target.copy_(source)
+        wait(device)
+        seconds.append(perf_counter() - started)
+    return 2 * _COPIED / statistics.median(seconds[1:])
+
+
+def wait(device: torch.device) -> None:
+    """Return when the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
