@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import outrider
 from outrider.folders import cache_folder
 from outrider.loading import as_dtype, demo_folder
+from outrider.measure import machine
 
 CODE = """class Basket:
     def __init__(self, owner):
@@ -61,7 +58,7 @@ def arguments(description: str, tokens: int, repeats: int = 5) -> argparse.Names
 
 def model_and_tokenizer(options: argparse.Namespace) -> tuple[Any, Any]:
     """The model as Transformers loads it, and its tokenizer."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(machine.cores())
     folder = options.target or str(demo_folder())
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=as_dtype(options.dtype))
     return model.eval(), AutoTokenizer.from_pretrained(folder)
@@ -125,27 +122,9 @@ def overhead(llm: outrider.Outrider, ids: Sequence[int], tokens: int, repeats: i
     return statistics.median(shares)
 
 
-def machine() -> dict[str, Any]:
-    """What this was measured on."""
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "outrider": outrider.__version__,
-    }
-
-
 def report(name: str, options: argparse.Namespace, results: dict[str, Any], **figures: Any) -> None:
     """A line per system, then one JSON document; raw runs stay in the cache folder's bench/."""
-    document = {"bench": name, "options": vars(options), "results": results, **figures, "machine": machine()}
+    document = {"bench": name, "options": vars(options), "results": results, **figures, "machine": machine.describe()}
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1))

@@ -9,23 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import cli
-
 SHORT = ("--max-new-tokens", "8")
-
-
-@pytest.fixture
-def outrider(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run the command; gives exit code, standard output and standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["outrider", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def test_text_goes_to_standard_output_and_figures_to_standard_error(outrider) -> None:

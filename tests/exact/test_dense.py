@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import read_model
 
 from outrider import native
 from outrider.dense import DenseTarget, recognises
@@ -89,50 +92,91 @@ def test_an_unknown_option_keeps_transformers_modules(option: dict[str, Any]) ->
     assert not recognises(TransformersTarget(LlamaForCausalLM(LlamaConfig(**SMALL, **option)).eval()))
 
 
-@pytest.fixture(scope="module")
-def demo_dense(demo_target: TransformersTarget) -> DenseTarget:
-    """The demo model on the lean decoder."""
-    assert recognises(demo_target)
-    return DenseTarget(demo_target, free=False)
+def lean(folder: Path, kind: str) -> DenseTarget:
+    """A real model on the lean decoder."""
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    source = TransformersTarget(read_model(folder, dtype), own=True)
+    assert recognises(source)
+    return DenseTarget(source, free=True, int8=kind == "int8")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
+def demo_dense(demo_folder: Path, request: pytest.FixtureRequest) -> DenseTarget:
+    """The demo model on the lean decoder, with weights of each kind."""
+    return lean(demo_folder, request.param)
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "int8"])
+def large_dense(models_folder: Path, request: pytest.FixtureRequest) -> DenseTarget:
+    """The benchmark target, for the slow tests."""
+    return lean(models_folder / "qwen1.5b-bfloat16", request.param)
+
+
+def check_widths(target: DenseTarget, offset: int, widths: Sequence[int]) -> None:
+    """Passes of these widths give the logits of single passes, bit for bit, and so does a prompt read at once."""
+    ids = torch.randint(5, 40000, (offset + max(widths),)).tolist()
+    cache = prefilled(target, [ids[:offset]])
+    single = []
+    for token in ids[offset:]:
+        single.append(target.forward([Tree.chain([token])], cache)[0].logits)
+        cache.keep([(0,)])
+    expected = torch.cat(single)
+    for width in widths:
+        cache.crop(0, offset)
+        got = target.forward([Tree.chain(ids[offset : offset + width])], cache)[0].logits
+        assert torch.equal(got, expected[:width]), f"width {width}"
+    whole = target.forward([Tree.chain(ids)], target.new_cache(), last_only=True)[0].logits
+    assert torch.equal(whole, expected[-1:])
+
+
+def check_batches(target: DenseTarget, sizes: Sequence[int]) -> None:
+    """A chain's and a tree's logits are the same alone and beside rows of other lengths and widths."""
+    ids = torch.randint(5, 40000, (530,)).tolist()
+    lengths = [100, 515, 7, 63, 64, 65, 128, 300]
+    widths = [4, 9, 1, 2, 3, 5, 1, 8]
+    trees = [Tree.chain(ids[length : length + width]) for length, width in zip(lengths, widths, strict=True)]
+    trees[1] = Tree(torch.tensor(ids[515:520]), torch.tensor([-1, 0, 0, 2, 1]))
+    parts = [prefilled(target, [ids[:length]]) for length in lengths]
+    alone = [target.forward([tree], part)[0].logits for tree, part in zip(trees, parts, strict=True)]
+    for size in sizes:
+        cache = KVCache.stack([(part, 0) for part in parts[:size]])
+        for row, scores in enumerate(target.forward(trees[:size], cache)):
+            assert torch.equal(scores.logits, alone[row]), f"row {row} of {size}"
+
+
+def check_tree(target: DenseTarget, offset: int) -> None:
+    """A branching tree gives the bits of its chains, although ancestors lie in other slots, beside siblings."""
+    ids = torch.randint(5, 40000, (offset + 4,)).tolist()
+    cache = prefilled(target, [ids[:offset]])
+    alone = target.forward([Tree.chain(ids[offset:])], cache)[0].logits
+    tokens = [ids[offset], 9, ids[offset + 1], ids[offset + 2], 11, ids[offset + 3]]
+    tree = Tree(torch.tensor(tokens), torch.tensor([-1, 0, 0, 2, 1, 3]))
+    got = target.forward([tree], cache)[0].logits
+    assert torch.equal(got[[0, 2, 3, 5]], alone)
 
 
 @pytest.mark.parametrize("offset", [60, 505])
 def test_bits_do_not_depend_on_the_width_of_a_pass(demo_dense: DenseTarget, offset: int) -> None:
-    """Passes of 1 to 64 tokens on both sides of a block's border give the logits of single passes, bit for bit."""
-    ids = torch.randint(5, 40000, (offset + 64,)).tolist()
-    cache = prefilled(demo_dense, [ids[:offset]])
-    single = []
-    for token in ids[offset:]:
-        single.append(demo_dense.forward([Tree.chain([token])], cache)[0].logits)
-        cache.keep([(0,)])
-    expected = torch.cat(single)
-    for width in (2, 3, 5, 8, 17, 64):
-        cache.crop(0, offset)
-        got = demo_dense.forward([Tree.chain(ids[offset : offset + width])], cache)[0].logits
-        assert torch.equal(got, expected[:width]), f"width {width}"
+    """On both sides of a block of keys and of an allocated block."""
+    check_widths(demo_dense, offset, (2, 3, 5, 8, 17, 25, 64))
 
 
 def test_bits_do_not_depend_on_the_batch(demo_dense: DenseTarget) -> None:
-    """A chain's logits are the same alone and beside rows of other lengths and widths."""
-    ids = torch.randint(5, 40000, (530,)).tolist()
-    alone = demo_dense.forward([Tree.chain(ids[100:104])], prefilled(demo_dense, [ids[:100]]))[0].logits
-    # Prompts of other lengths are prefilled alone, as the loop does.
-    parts = [prefilled(demo_dense, [ids[:length]]) for length in (100, 515, 7)]
-    cache = KVCache.stack([(part, 0) for part in parts])
-    trees = [Tree.chain(ids[100:104]), Tree.chain(ids[515:524]), Tree.chain([3])]
-    assert torch.equal(demo_dense.forward(trees, cache)[0].logits, alone)
+    check_batches(demo_dense, (1, 3, 8))
 
 
-def test_a_branching_tree_gives_the_bits_of_its_chains(demo_dense: DenseTarget) -> None:
-    """Although a node's ancestors lie in other slots than in a chain, beside siblings, on both sides of a block."""
-    ids = torch.randint(5, 40000, (524,)).tolist()
-    for offset in (100, 510):
-        cache = prefilled(demo_dense, [ids[:offset]])
-        alone = demo_dense.forward([Tree.chain(ids[offset : offset + 4])], cache)[0].logits
-        tokens = [ids[offset], 9, ids[offset + 1], ids[offset + 2], 11, ids[offset + 3]]
-        tree = Tree(torch.tensor(tokens), torch.tensor([-1, 0, 0, 2, 1, 3]))
-        got = demo_dense.forward([tree], cache)[0].logits
-        assert torch.equal(got[[0, 2, 3, 5]], alone)
+@pytest.mark.parametrize("offset", [100, 510])
+def test_bits_of_trees(demo_dense: DenseTarget, offset: int) -> None:
+    check_tree(demo_dense, offset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offset", [63, 250, 505])
+def test_bits_of_the_large_model(large_dense: DenseTarget, offset: int) -> None:
+    """All of it on the benchmark target."""
+    check_widths(large_dense, offset, range(1, 65, 7))
+    check_batches(large_dense, (1, 3, 8))
+    check_tree(large_dense, offset)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])

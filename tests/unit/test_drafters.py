@@ -18,12 +18,15 @@ from outrider.types import Budget, Draft, Scores
 NO_SCORES = Scores(torch.zeros(0, 5))
 
 
-def found(ids: list[int], depth: int, longest: int, shortest: int) -> list[int]:
-    """The definition: the longest earlier match of the end, the most recent of equally long ones, what followed it."""
-    for length in range(min(longest, len(ids) - 1), shortest - 1, -1):
+def found(ids: list[int], depth: int, longest: int) -> list[int]:
+    """The definition: what followed the longest earlier match of the end, for at most twice its length.
+
+    Of equally long ones, the most recent.
+    """
+    for length in range(min(longest, len(ids) - 1), 0, -1):
         for start in range(len(ids) - length - 1, -1, -1):
             if ids[start : start + length] == ids[-length:]:
-                return ids[start + length : start + length + depth]
+                return ids[start + length : start + length + min(depth, 2 * length)]
     return []
 
 
@@ -31,14 +34,14 @@ def found(ids: list[int], depth: int, longest: int, shortest: int) -> list[int]:
 def test_lookup_finds_what_a_plain_search_finds(seed: int) -> None:
     """On random texts that grow by random blocks, with matches that overlap their own end."""
     chance = random.Random(seed)
-    longest, shortest = chance.choice([(1, 1), (3, 1), (3, 2), (16, 2)])
-    drafter = Lookup(longest, shortest)
+    longest = chance.choice([1, 3, 16])
+    drafter = Lookup(longest)
     text = chance.choices(range(3), k=chance.randrange(1, 5))
     state = drafter.begin(text, {})
     for _ in range(25):
         depth = chance.randrange(0, 6)
         (draft,) = drafter.propose([state], [Budget(depth)], [Sampling()], [SeededNoise.for_draft(0, 0, True)])
-        assert draft.tree.tokens.tolist() == [text[-1], *found(text, depth, longest, shortest)]
+        assert draft.tree.tokens.tolist() == [text[-1], *found(text, depth, longest)]
         assert draft.probs is None
         block = chance.choices(range(3), k=chance.randrange(1, 4))
         drafter.commit(state, block, NO_SCORES, range(len(block)))

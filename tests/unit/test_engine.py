@@ -85,7 +85,7 @@ def top(width: int) -> Branching:
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "guessing": Guessing,
-    "lookup": lambda: Lookup(4, 1),
+    "lookup": lambda: Lookup(4),
     "likeliest": lambda: Likeliest(TABLE),
     "sampled, coupled": lambda: Sampled(TABLE),
     "sampled, another table": lambda: Sampled(Table(VOCABULARY, 2)),

@@ -1,7 +1,8 @@
 """Prompt lookup: where the last tokens occurred before, propose what followed them.
 
 Source: Saxena, "Prompt Lookup Decoding", 2023. The longest match of at most `longest` tokens wins, the most recent of
-equally long ones. Deterministic drafts, so the law they are drawn from is a point mass.
+equally long ones. A match is believed for twice its own length: a single token says little, a long match says that a
+passage is being copied. Deterministic drafts, so the law they are drawn from is a point mass.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from ..errors import BadOption
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
+
+_TRUST = 2  # tokens drafted at most per token matched
 
 
 class _Text:
@@ -43,11 +46,10 @@ class Lookup(Drafter):
 
     Args:
         longest: matches longer than this are not told apart (tokens).
-        shortest: matches shorter than this are no evidence (tokens).
     """
 
-    def __init__(self, longest: int = 16, shortest: int = 2) -> None:
-        self._longest, self._shortest = longest, shortest
+    def __init__(self, longest: int = 16) -> None:
+        self._longest = longest
         self.spec = f"lookup:{longest}"
 
     @classmethod
@@ -57,7 +59,7 @@ class Lookup(Drafter):
             return cls()
         if not argument.isdecimal() or int(argument) < 1:
             raise BadOption(f"lookup:{argument} is no match length: write lookup:N with N of 1 or more tokens.")
-        return cls(int(argument), min(2, int(argument)))
+        return cls(int(argument))
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _Text:
         """See `Drafter`."""
@@ -92,7 +94,7 @@ class Lookup(Drafter):
             if not len(longer):
                 break
             ends, length = longer, length + 1
-        if not len(ends) or length < self._shortest:
+        if not len(ends):
             return []
         start = int(ends[-1]) + 1
-        return [int(token) for token in ids[start : start + depth]]
+        return [int(token) for token in ids[start : start + min(depth, _TRUST * length)]]
