@@ -5,7 +5,8 @@ usage: python bench/peers/install.py [vllm] [openvino] [llamacpp]        (all of
 They go to OUTRIDER_PEERS (~/.cache/outrider/peers by default). An environment that exists is left alone; delete its
 folder to make it again. Where pip does not find a CPU build of torch by itself, set PIP_EXTRA_INDEX_URL to an index
 that has one: an installation that would bring CUDA is given up. Transformers needs no environment: it runs in the
-project's own. Knows nothing of what the peers are used for.
+project's own. vLLM advises tcmalloc (apt-get install libtcmalloc-minimal4); it is used where it is
+found. Knows nothing of what the peers are used for.
 """
 
 from __future__ import annotations

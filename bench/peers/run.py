@@ -29,9 +29,10 @@ from workers import Failed, Worker
 
 from outrider.folders import cache_folder
 from outrider.loading import demo_folder
+from outrider.measure import machine
 
 sys.path.append(str(HERE.parent))
-from common import PROMPTS, chat_ids, machine
+from common import PROMPTS, chat_ids
 
 WARM_UP_TOKENS = 8
 SLACK = 64  # room for drafts past the last token
@@ -89,7 +90,7 @@ class Bench:
             "assistant": str(self.options.assistant) if self.options.assistant else None,
             **dict(engine.options),
         }
-        settings = {"OMP_NUM_THREADS": str(len(self.cores)), "HF_HUB_OFFLINE": "1", **dict(engine.settings)}
+        settings = {"HF_HUB_OFFLINE": "1", **dict(engine.settings)}
         logs = cache_folder() / "bench" / "peers-logs"
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"{engine.system(engine.modes[0])}.log"
@@ -121,7 +122,7 @@ class Bench:
         return {
             "bench": "peers",
             "options": {name: str(value) for name, value in vars(self.options).items()},
-            "machine": machine(),
+            "machine": machine.describe(),
             "prompt_tokens": {name: len(ids) for name, ids in self.prompts.items()},
             "summary": summary(every, self.runs, names, self.options.reference),
             "differences": differences(every, self.runs, names, self.tokenizer.decode),

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from environments import ENVIRONMENTS
+
 OUTRIDER = "outrider"
+TCMALLOC = "*/libtcmalloc_minimal.so.4"  # Debian's libtcmalloc-minimal4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,7 @@ def engines(cores: Sequence[int]) -> list[Engine]:
                 dtype,
                 environment="vllm",
                 options=options,
-                settings=(
-                    ("VLLM_CPU_KVCACHE_SPACE", "1"),
-                    ("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores))),
-                    ("VLLM_NO_USAGE_STATS", "1"),
-                    ("HF_HUB_OFFLINE", "1"),
-                ),
+                settings=_vllm_settings(cores),
             )
         )
     options = (("dtype", "float32"), ("quantize", "int8"))
@@ -99,7 +98,7 @@ def engines(cores: Sequence[int]) -> list[Engine]:
         llamacpp = Engine(
             f"llamacpp-{model}",
             "llamacpp",
-            ("plain", "lookup"),
+            ("plain", "lookup10", "lookup2"),  # the binding's default, and what it advises on a CPU
             weights,
             quantised=True,
             model=model,
@@ -109,11 +108,20 @@ def engines(cores: Sequence[int]) -> list[Engine]:
     return every
 
 
+def _vllm_settings(cores: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    """vLLM's advice for CPUs: threads bound to cores, Intel's OpenMP, and tcmalloc where the system has it."""
+    preloaded = [ENVIRONMENTS["vllm"].folder / "lib" / "libiomp5.so", *Path("/usr/lib").glob(TCMALLOC)]
+    return (
+        ("VLLM_CPU_KVCACHE_SPACE", "1"),
+        ("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores))),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("LD_PRELOAD", ":".join(str(library) for library in preloaded if library.exists())),
+    )
+
+
 def _one_mode_each(engine: Engine) -> list[Engine]:
     """The same engine once for each of its modes: its library chooses the drafter when it loads."""
-    return [
-        replace(engine, modes=(mode,), options=(*engine.options, ("lookup", mode != "plain"))) for mode in engine.modes
-    ]
+    return [replace(engine, modes=(mode,), options=(*engine.options, ("mode", mode))) for mode in engine.modes]
 
 
 def chosen(every: Sequence[Engine], names: Sequence[str]) -> list[Engine]:

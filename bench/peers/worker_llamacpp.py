@@ -10,14 +10,15 @@ import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from protocol import Clock, Request, serve
 
-LOOKUP_TOKENS = 7
+LOOKUP_TOKENS = {"plain": 0, "lookup2": 2, "lookup10": 10}
 
 
 class LlamacppModel:
     """One GGUF file in one context, which is emptied before each request."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        drafter = LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS) if options["lookup"] else None
+        drafted = LOOKUP_TOKENS[options["mode"]]
+        drafter = LlamaPromptLookupDecoding(num_pred_tokens=drafted) if drafted else None
         self._llama = llama_cpp.Llama(
             options["model"],
             n_ctx=options["context"],

@@ -30,15 +30,15 @@ class Arrivals(openvino_genai.StreamerBase):
 
 
 class OpenvinoModel:
-    """One pipeline over a folder that optimum-intel exported. Prefix caching is off: see worker_vllm.py."""
+    """One pipeline over a folder that optimum-intel exported. Prefix caching is off: see worker_outrider.py."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = options["context"]
         scheduler.cache_size = 1
-        extra = {"prompt_lookup": True} if options["lookup"] else {}
-        self._lookup = options["lookup"]
+        self._lookup = options["mode"] == "lookup"
+        extra = {"prompt_lookup": True} if self._lookup else {}
         self._pipeline = openvino_genai.LLMPipeline(
             options["model"], "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=options["threads"], **extra
         )

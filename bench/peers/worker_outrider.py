@@ -11,12 +11,18 @@ import outrider
 
 
 class OutriderModel:
-    """One target; each drafter that is asked for is put around the same weights."""
+    """One target; each drafter that is asked for is put around the same weights. Nothing of a prompt is kept: one that
+    comes again would cost nothing."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         torch.set_num_threads(options["threads"])
         self._plain = outrider.load(
-            options["model"], drafter="none", dtype=options["dtype"], quantize=options["quantize"], offline=True
+            options["model"],
+            drafter="none",
+            dtype=options["dtype"],
+            quantize=options["quantize"],
+            offline=True,
+            prefix_memory=0,
         )
         self._made = {"none": self._plain}
         self.details = {**self._plain.configuration, "outrider": outrider.__version__, "torch": torch.__version__}

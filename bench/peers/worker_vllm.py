@@ -14,7 +14,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 4,
 
 
 class VllmModel:
-    """One engine. Prefix caching is off: a prompt that comes again would cost nothing."""
+    """One engine. Prefix caching is off: see worker_outrider.py."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._engine = LLM(
@@ -24,7 +24,7 @@ class VllmModel:
             max_num_seqs=1,
             enable_prefix_caching=False,
             generation_config="vllm",
-            speculative_config=NGRAM if options["lookup"] else None,
+            speculative_config=NGRAM if options["mode"] == "ngram" else None,
         ).llm_engine
         self._numbers = count()
         self.details = {"dtype": options["dtype"], "vllm": vllm.__version__, "torch": torch.__version__}

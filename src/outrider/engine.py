@@ -7,6 +7,7 @@ computed from those. Invariant: a row's cache holds all of its tokens but the la
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from .drafters import Drafter
@@ -136,7 +137,8 @@ class Engine:
     def _budget(self, row: Row) -> Budget:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
-        return Budget(max(0, min(wanted.depth, row.room, self.drafter.room(row.state))))
+        depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
+        return replace(wanted, depth=depth, nodes=wanted.nodes if depth else 0)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):

@@ -13,7 +13,7 @@ Glossary
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 FinishReason = Literal["stop", "length"]
+Drawn = Literal["point", "iid", "without_replacement"]
 Origin = Literal["accepted", "corrected", "bonus", "plain"]
 
 
@@ -51,12 +52,17 @@ class Draft:
 
     Attributes:
         tree: node 0 is the row's pending token; the others are proposed.
-        probs: [N-1, V], row i the law that node i+1 was drawn from; None where the choice was deterministic
-            (a point mass).
+        probs: [N-1, V], row i the law that node i+1 was drawn from, given its parent, before any elder sibling was taken
+            out of it; None where the choice was deterministic (a point mass).
+        drawn: how: "point" (deterministic, no probs), "iid" (each child independently, as in a chain), or
+            "without_replacement" (children in the order in which they were drawn).
+        score: how many draft tokens the drafter expects to be accepted, where it can tell; a cascade compares these.
     """
 
     tree: Tree
     probs: Tensor | None = None
+    drawn: Drawn = "point"
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +93,22 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much a drafter may propose: at most `depth` tokens one after another."""
+    """How much a drafter may propose.
+
+    Attributes:
+        depth: at most so many tokens one after another.
+        nodes: at most so many tokens altogether, where the drafter can make trees; as many as `depth` asks for a chain.
+        stop: (law [V] that a token was drawn from, the token) -> whether to keep it and draft no further behind it.
+            Only drafters that have a law ask. No token is dropped for what it is: that would bias rules that use q.
+    """
 
     depth: int
+    nodes: int = 0
+    stop: Callable[[Tensor, int], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes < self.depth:
+            object.__setattr__(self, "nodes", self.depth)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ COMMANDS: list[str] = re.findall(r"^outrider .*$", README, re.MULTILINE)
 
 def test_there_is_something_to_run() -> None:
     assert len(PYTHON) == 1
-    assert len(COMMANDS) == 3
+    assert len(COMMANDS) == 4
 
 
 @pytest.mark.parametrize("code", PYTHON)
@@ -35,7 +35,8 @@ def test_command(
     (tmp_path / "questions.jsonl").write_text('{"prompt": "Once upon a time"}\n')
     # The README leaves lengths at their defaults where that reads better; here 16 tokens will do.
     words = shlex.split(command)
-    words += [] if "--max-new-tokens" in words else ["--max-new-tokens", "16"]
+    if words[1] == "generate" and "--max-new-tokens" not in words:
+        words += ["--max-new-tokens", "16"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -53,7 +53,7 @@ def test_deterministic_chain(verifier: Verifier, depth: int) -> None:
 @RULES
 def test_lookup(verifier: Verifier) -> None:
     """The production drafter whose drafts depend on what was committed before."""
-    assert_exact(Case(Table(3, 11), Lookup(4, 1), verifier, depth=3, prompt=(0, 1, 2, 0, 1)))
+    assert_exact(Case(Table(3, 11), Lookup(4), verifier, depth=3, prompt=(0, 1, 2, 0, 1)))
 
 
 @RULES

@@ -99,7 +99,9 @@ class ModelDrafter(Drafter):
                 if any(feeding):
                     scores = self._feed(active, states, tokens, feeding, cache)
         return [
-            Draft(Tree.chain([state.tokens[-1], *drafted]), _q(drawn_from, sampling))
+            Draft(
+                Tree.chain([state.tokens[-1], *drafted]), q := _q(drawn_from, sampling), "point" if q is None else "iid"
+            )
             for state, drafted, drawn_from, sampling in zip(states, tokens, laws, samplings, strict=True)
         ]
 
