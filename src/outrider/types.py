@@ -52,8 +52,8 @@ class Draft:
 
     Attributes:
         tree: node 0 is the row's pending token; the others are proposed.
-        probs: [N-1, V], row i the law that node i+1 was drawn from, given its parent, before any elder sibling was taken
-            out of it; None where the choice was deterministic (a point mass).
+        probs: [N-1, V], row i the law that node i+1 was drawn from, given its parent, with no elder sibling taken out;
+            None where the choice was deterministic (a point mass).
         drawn: how: "point" (deterministic, no probs), "iid" (each child independently, as in a chain), or
             "without_replacement" (children in the order in which they were drawn).
         score: how many draft tokens the drafter expects to be accepted, where it can tell; a cascade compares these.

@@ -61,7 +61,7 @@ def parts(target: Any) -> list[tuple[str, Drafter, int]]:
     """Drafters and draft lengths; the last accepts blocks of 20 since it is the target itself."""
     return [
         ("none", NoDrafter(), 1),
-        ("lookup", Lookup(shortest=1), 5),
+        ("lookup", Lookup(), 5),
         ("model", ModelDrafter(target, target.vocabulary), 20),
     ]
 
