@@ -143,6 +143,9 @@ class Panels:
         self._data[-1].zero_()
         self._scales = torch.zeros(outputs if int8 else 0)
         self._totals = torch.zeros(outputs if int8 else 0, dtype=torch.int32)
+        held = (self._data, self._scales, self._totals) if int8 else (self._data,)
+        self._weights = tuple(tensor.data_ptr() for tensor in held)
+        self._multiply = getattr(library(), f"multiply{'8' if int8 else ''}_{self._name}")
 
     @property
     def nbytes(self) -> int:
@@ -154,22 +157,17 @@ class Panels:
         weight = weight.detach().contiguous()
         sizes = (*weight.shape, self._filled)
         if self.int8:
-            to = (self._data.data_ptr(), self._scales.data_ptr(), self._totals.data_ptr())
-            _call(f"pack8_{self._name}", weight.data_ptr(), *sizes, *to)
+            _call(f"pack8_{self._name}", weight.data_ptr(), *sizes, *self._weights)
         else:
-            _call(f"pack_{self._name}", weight.data_ptr(), *sizes, self._data.data_ptr())
+            _call(f"pack_{self._name}", weight.data_ptr(), *sizes, *self._weights)
         self._filled += weight.shape[0]
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """[N, inputs] -> [N, outputs]; `bias` is float32 [outputs] or None."""
         x = x.contiguous()
         y = x.new_empty(x.shape[0], self.outputs)
-        ends = (None if bias is None else bias.data_ptr(), y.data_ptr(), x.shape[0], self.inputs, self.outputs)
-        if self.int8:
-            weights = (self._data.data_ptr(), self._scales.data_ptr(), self._totals.data_ptr())
-            _call(f"multiply8_{self._name}", *weights, x.data_ptr(), *ends)
-        else:
-            _call(f"multiply_{self._name}", self._data.data_ptr(), x.data_ptr(), *ends)
+        added = None if bias is None else bias.data_ptr()
+        self._multiply(*self._weights, x.data_ptr(), added, y.data_ptr(), x.shape[0], self.inputs, self.outputs)
         return y
 
     def rows(self, outputs: Tensor) -> Tensor:
