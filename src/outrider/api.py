@@ -303,8 +303,10 @@ def load(
         raise BadOption(f"prefix_memory is {prefix_memory}: it has to be 0 (keep nothing) or more bytes.")
     loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast, quantize, device_map, compile)
     if isinstance(target, str | Path):
-        if tokenizer is not None or in_place:
-            raise BadOption("tokenizer and in_place go with a model that is passed: a named model needs neither.")
+        if tokenizer is not None:
+            raise BadOption("A tokenizer goes with a model that is passed: a named model brings its own.")
+        if in_place:
+            raise BadOption("in_place is for a model that is passed: a named model has no other holder, leave it out.")
         loaded = loader.load(str(target))
         return Outrider(loaded, loader, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
     if dtype is not None or device is not None or device_map is not None or trust_remote_code:

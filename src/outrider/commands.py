@@ -22,6 +22,7 @@ from . import policy as policies
 from .api import Output, Outrider, load
 from .engine import PREFILL_CHUNK
 from .errors import BadOption, BadPrompt
+from .measure import machine
 from .measure.costs import FREE, Costs, Plan, check_plot, draw_costs
 from .measure.costs import measure as costs_of
 from .sampling import Sampling
@@ -77,6 +78,7 @@ class Settings:
             raise BadOption(
                 "The drafter 'none' drafts nothing, so --policy would change nothing: leave one of them out."
             )
+        torch.set_num_threads(machine.cores())  # those that this process may use, whatever the environment says
         return load(
             self.target,
             self.drafter,
