@@ -85,6 +85,25 @@ class Drafter(ABC):
             path: the nodes that were kept, node 0 first: `tokens[i]` followed node `path[i]`.
         """
 
+    def check_prediction(self, prediction: Sequence[int]) -> None:
+        """Refuse what a request says of the text it expects (nothing, mostly), before any work. This one has no use
+        for a prediction.
+
+        Raises:
+            BadOption: with the remedy.
+        """
+        if prediction:
+            raise BadOption(
+                f"The drafter {self.spec!r} has no use for a prediction: leave it out, or take the drafter 'reference'."
+            )
+
+    def expect(self, state: Any, prediction: Sequence[int]) -> None:
+        """Take note of the text that the caller expects. Called once, after `begin`, and only if there is one."""
+        self.check_prediction(prediction)
+
+    def end(self, state: Any) -> None:  # noqa: B027 - most drafters hold nothing
+        """Release what a state holds: its request has finished or was removed. Called once, and last."""
+
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""
         return UNBOUNDED
