@@ -6,9 +6,10 @@ matched; the continuation with the highest score, the sum of the chances of its 
 the budget than its depth it is a tree of the likeliest continuations instead of a path.
 
 A token's chance is the share that it has among what followed, as in suffix decoding, times length / (length + doubt)
-for the length of the match: counts alone promise twice what is accepted. On 16 answers of SmolLM2-135M, of what
-had followed a match without exception, the target wrote 32 % after one token matched, 55, 70 and 80 % after two, three
-and six, and 90 % from nine on; with a doubt of 1.7 the scores add up to what was accepted within a twentieth.
+for the length of the match: counts alone promise twice what is accepted. In 26 answers of SmolLM2-135M, what had
+followed a match without exception came again in 34 % of the cases after one token matched, 61 and 70 % after two and
+three, 76 % after four to six, 87 % after seven to twelve and 91 % after more; with a doubt of 1.7 the scores add up
+to what was accepted within a twentieth.
 
 What others have written influences drafts only, and a draft never changes a text.
 """
@@ -47,7 +48,7 @@ class Outputs:
     """Texts of finished requests, at most `bound` tokens of them; the oldest go first.
 
     An automaton cannot forget. So once it is half full an heir reads along, and when it is full the heir, which knows
-    the newer texts alone, takes its place: between half the bound and all of it are known.
+    the newer texts alone, takes its place: from then on between about half the bound and all of it are known.
 
     Safe to use from several threads, each call as a whole.
     """
@@ -68,9 +69,9 @@ class Outputs:
         with self._lock:
             while self._current.size + len(text) > self._bound:
                 self._current, self._heir = self._heir, self._make()
-            self._current.add(text)
-            if self._current.size > self._bound // 2:
+            if self._current.size >= self._bound // 2:
                 self._heir.add(text)
+            self._current.add(text)
 
     def follow(self, place: Place | None, text: Sequence[int], new: int) -> Place:
         """Where a text stands among these.
