@@ -2,8 +2,9 @@
 
 Sources: inference with reference (Yang et al., 2304.04487), predicted outputs (OpenAI's API, 2024). The draft is what
 follows in the prediction. Where the target departs from it, the place is found again by the longest match of the last
-committed tokens ahead, among the next `_CANDIDATES` occurrences of the last one. Failures raise the length of match
-that is asked for, so that a prediction that is wrong soon costs one look into a table per round.
+committed tokens ahead, among the next `_CANDIDATES` occurrences of the last one. "Ahead" is counted from the last place
+that is sure, for a repeated phrase may lead astray. Failures raise the length of match that is asked for, so that a
+prediction that is wrong soon costs one look into a table per round.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .base import Drafter
 
 _TRUST = 2  # tokens drafted at most per token known to agree
 _LONGEST = 16  # tokens; longer matches are not told apart
-_SURE = 4  # tokens that agree by chance hardly ever
+_SURE = 16  # tokens that have to agree before a place that was found is believed: texts repeat themselves
 _CANDIDATES = 32  # occurrences of the last token that are looked at
 _AGREED, _DEPARTED = 9, 1  # what is believed before the first round: nine tokens in ten are as predicted
 
@@ -34,8 +35,9 @@ class _State:
     place: int = 0  # the next token, if the text goes on as predicted
     match: int = _LONGEST  # tokens before `place` known to agree; the beginning is believed
     lost: bool = False  # nothing is known to agree
-    sure: int = 0  # everything before this place is behind us: a match of a token or two may be a chance
-    failures: int = 0  # drafts after a match of which nothing was accepted, in a row
+    run: int = 0  # tokens that agreed since the place was found
+    sure: int = 0  # everything before this place is behind us
+    failures: int = 0  # drafts of which nothing was accepted, less the tokens that were
     drafted: list[int] = field(default_factory=list)  # in the round under way
     agreed: int = _AGREED
     departed: int = _DEPARTED
@@ -79,8 +81,8 @@ class Reference(Drafter):
         self._learn(state, tokens)
         for token in tokens:
             if not state.lost and state.place < len(state.prediction) and state.prediction[state.place] == token:
-                state.place, state.match = state.place + 1, min(state.match + 1, _LONGEST)
-                if state.match >= _SURE:
+                state.place, state.match, state.run = state.place + 1, min(state.match + 1, _LONGEST), state.run + 1
+                if state.run >= _SURE:
                     state.sure = state.place
             else:
                 state.lost = True
@@ -106,7 +108,7 @@ class Reference(Drafter):
         state.agreed += agreed
         if agreed < min(len(state.drafted), len(tokens)):
             state.departed += 1
-        state.failures = 0 if agreed > 1 else state.failures + (agreed == 0)
+        state.failures = max(0, state.failures - agreed) if agreed else state.failures + 1
 
     def _find(self, state: _State) -> None:
         """Where the text may be in the prediction, no earlier than where it surely has been."""
@@ -118,7 +120,7 @@ class Reference(Drafter):
             if match > best:  # of equally long ones the nearest
                 best, found = match, place + 1
         if best >= needed:
-            state.place, state.match, state.lost = found, best, False
+            state.place, state.match, state.lost, state.run = found, best, False, 0
 
 
 def _common_end(text: Sequence[int], place: int, recent: Sequence[int]) -> int:
