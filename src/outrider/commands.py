@@ -190,7 +190,7 @@ def _json_prompt(line: str, where: str) -> Prompt:
 
 def generate(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: bool, show: bool) -> dict[str, Any]:
     """Load, generate, show; the document is what `--json` prints. Ctrl-C keeps what is done."""
-    prompts, expected = wanted.read(), wanted.expected()
+    expected, prompts = wanted.expected(), wanted.read()
     if sampling.temperature == 0 and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
         raise BadOption("--top-k, --top-p and --min-p change nothing at temperature 0: set --temperature too.")
     llm = settings.load()

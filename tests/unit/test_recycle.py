@@ -1,4 +1,4 @@
-"""Token recycling against its definition: the table holds what each token's last scores said, and trees grow from it."""
+"""Token recycling against its definition: the table holds what a token's last scores said, and trees grow from it."""
 
 from __future__ import annotations
 
