@@ -33,8 +33,9 @@ class Setting:
 
 
 class Drafter(ABC):
-    """Proposes tokens. All that changes lives in the state of a request, never in the drafter; what a drafter learns from
-    requests that have ended may influence drafts, and nothing else.
+    """Proposes tokens. All that changes lives in the state of a request, never in the drafter.
+
+    What a drafter learns of requests that have ended (see `end`) may influence drafts, and nothing else.
 
     Attributes:
         taps: target layers whose hidden states `begin` and `commit` are to be shown.
