@@ -19,7 +19,7 @@ from outrider import tree as trees
 from outrider.drafters import Drafter
 from outrider.kv import KVCache
 from outrider.sampling import History, Law, Sampling
-from outrider.types import Budget, Draft, Noise, Scores, Tree
+from outrider.types import Budget, Draft, Noise, Round, Scores, Tree
 
 Context = tuple[int, ...]
 UNBOUNDED = 1 << 40
@@ -253,6 +253,20 @@ class Branching(ToyDrafter):
                     parents.append(node)
             first = last
         return Draft(Tree(torch.tensor([context[-1] for context in contexts]), torch.tensor(parents)))
+
+
+class Wide:
+    """A policy with the same depth and the same number of nodes every round."""
+
+    def __init__(self, depth: int, nodes: int) -> None:
+        self._budget = Budget(depth, nodes)
+
+    def budget(self) -> Budget:
+        """See `Policy`."""
+        return self._budget
+
+    def observe(self, round_: Round) -> None:
+        """Nothing to learn."""
 
 
 class Script:

@@ -62,6 +62,7 @@ class Engine:
         """
         target = self.target
         request.check(target.context, target.vocabulary)
+        self.drafter.check_prediction(request.prediction)
         if request.stop and self._tokenizer is None:
             raise BadOption("Stop strings need a tokenizer: load the model with its tokenizer, or leave them out.")
         row = Row(request, self._count, self._make_policy(), target.eos, target.context, self._tokenizer)
@@ -73,12 +74,21 @@ class Engine:
         head = request.prompt[row.reused : -1]
         hidden = prefill(target, head, seat.cache, taps=self.drafter.taps, chunk=self._chunk)
         row.state = self.drafter.begin(request.prompt, hidden)
+        if request.prediction:
+            self.drafter.expect(row.state, request.prediction)
         self._batch.append((row, seat))
         return row
 
     def remove(self, row: Row) -> None:
         """Let a row go before its end; the others do not notice."""
-        self._batch = [(other, seat) for other, seat in self._batch if other is not row]
+        self._release(lambda other: other is row)
+
+    def _release(self, leaves: Callable[[Row], bool]) -> None:
+        """Rows go, and their drafter's states with them."""
+        leaving = [row for row, _ in self._batch if leaves(row)]
+        self._batch = [(row, seat) for row, seat in self._batch if not leaves(row)]
+        for row in leaving:
+            self.drafter.end(row.state)
 
     @property
     def active(self) -> list[Row]:
@@ -121,7 +131,7 @@ class Engine:
         for place, row in enumerate(rows):
             if row.finish is not None and self._prefixes is not None:
                 self._prefixes.keep(row.tokens[: cache.lengths[place]], cache, place)
-        self._batch = [(row, seat) for row, seat in self._batch if row.finish is None]
+        self._release(lambda row: row.finish is not None)
         return results
 
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[Row, Round]]:
@@ -132,13 +142,15 @@ class Engine:
             while self._batch:
                 yield from self.step()
         finally:
-            self._batch.clear()
+            self._release(lambda row: True)
 
     def _budget(self, row: Row) -> Budget:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
         depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
-        return replace(wanted, depth=depth, nodes=wanted.nodes if depth else 0)
+        # A chain that is cut stays a chain: nodes beyond the depth would ask for a tree.
+        nodes = wanted.nodes if depth and wanted.nodes > wanted.depth else depth
+        return replace(wanted, depth=depth, nodes=nodes)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from scipy.stats import chi2
-from toy import Context, Exact, NoiseOf, Script, Scripted, Stream, Table, ToyTarget, outcomes
+from toy import Context, Exact, NoiseOf, Script, Scripted, Stream, Table, ToyTarget, Wide, outcomes
 
 from outrider import sampling as production
 from outrider.drafters import Drafter
@@ -44,6 +44,7 @@ class Case:
         sampling: how p is made from logits; in float64 by default.
         prompt: what comes before.
         rounds: rounds of the engine; what is missing to the horizon afterwards is drawn from the target's own law.
+        nodes: of a draft altogether, for drafters that make trees where they may; as many as the depth by default.
     """
 
     table: Table
@@ -55,6 +56,7 @@ class Case:
     sampling: Sampling = field(default_factory=Exact)
     prompt: Context = (0, 1)
     rounds: int = 2
+    nodes: int = 0
 
     @property
     def length(self) -> int:
@@ -94,7 +96,8 @@ def engine_law(case: Case) -> Law:
 
     def run(script: Script) -> Context:
         patch.setattr("outrider.engine.SeededNoise", NoiseOf(script))
-        engine = Engine(ToyTarget(case.table, case.eos), case.drafter, case.verifier, lambda: Fixed(case.depth))
+        target = ToyTarget(case.table, case.eos)
+        engine = Engine(target, case.drafter, case.verifier, lambda: Wide(case.depth, case.nodes))
         row = engine.add(Request(case.prompt, case.sampling, seed=0, max_new_tokens=case.length))
         for _ in range(case.rounds):
             engine.step()

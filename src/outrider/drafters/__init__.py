@@ -6,12 +6,24 @@ import importlib
 
 from ..errors import BadOption
 from .base import Drafter, Setting
+from .lookahead import Lookahead
 from .lookup import Lookup
 from .model import ModelDrafter
 from .none import NoDrafter
+from .recycle import Recycle
+from .reference import Reference
+from .suffix import Suffix
 
-DRAFTERS: dict[str, type[Drafter]] = {"none": NoDrafter, "lookup": Lookup, "model": ModelDrafter}
-DEFAULT = "lookup"
+DRAFTERS: dict[str, type[Drafter]] = {
+    "none": NoDrafter,
+    "lookup": Lookup,
+    "suffix": Suffix,
+    "reference": Reference,
+    "recycle": Recycle,
+    "lookahead": Lookahead,
+    "model": ModelDrafter,
+}
+DEFAULT = "suffix"
 
 
 def make_drafter(spec: str, setting: Setting) -> Drafter:

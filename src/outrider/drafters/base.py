@@ -35,6 +35,8 @@ class Setting:
 class Drafter(ABC):
     """Proposes tokens. All that changes lives in the state of a request, never in the drafter.
 
+    What a drafter learns of requests that have ended (see `end`) may influence drafts, and nothing else.
+
     Attributes:
         taps: target layers whose hidden states `begin` and `commit` are to be shown.
         spec: how it names itself in reports.
@@ -84,6 +86,25 @@ class Drafter(ABC):
             scores: the target's, at every node of the draft; `scores.at(path)` has one row per committed token.
             path: the nodes that were kept, node 0 first: `tokens[i]` followed node `path[i]`.
         """
+
+    def check_prediction(self, prediction: Sequence[int]) -> None:
+        """Refuse what a request says of the text it expects (nothing, mostly), before any work. This one has no use
+        for a prediction.
+
+        Raises:
+            BadOption: with the remedy.
+        """
+        if prediction:
+            raise BadOption(
+                f"The drafter {self.spec!r} has no use for a prediction: leave it out, or take the drafter 'reference'."
+            )
+
+    def expect(self, state: Any, prediction: Sequence[int]) -> None:
+        """Take note of the text that the caller expects. Called once, after `begin`, and only if there is one."""
+        self.check_prediction(prediction)
+
+    def end(self, state: Any) -> None:  # noqa: B027 - most drafters hold nothing
+        """Release what a state holds: its request has finished or was removed. Called once, and last."""
 
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""

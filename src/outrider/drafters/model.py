@@ -116,6 +116,10 @@ class ModelDrafter(Drafter):
         del state.fed[agreed:]
         state.seat.cache.crop(state.seat.row, agreed)
 
+    def end(self, state: _State) -> None:
+        """See `Drafter`: the cache goes, which may be one that other rows have left long ago."""
+        del state.seat
+
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """The tokens with ids that the draft model lacks replaced by its last one: a worse draft, no wrong output."""
         return [min(token, self._model.vocabulary - 1) for token in tokens]
