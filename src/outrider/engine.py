@@ -7,7 +7,6 @@ computed from those. Invariant: a row's cache holds all of its tokens but the la
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from time import perf_counter
 
 from .drafters import Drafter
@@ -148,9 +147,7 @@ class Engine:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
         depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
-        # A chain that is cut stays a chain: nodes beyond the depth would ask for a tree.
-        nodes = wanted.nodes if depth and wanted.nodes > wanted.depth else depth
-        return replace(wanted, depth=depth, nodes=nodes)
+        return wanted.cut(depth)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):

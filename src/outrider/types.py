@@ -14,7 +14,7 @@ Glossary
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -109,6 +109,10 @@ class Budget:
     def __post_init__(self) -> None:
         if self.nodes < self.depth:
             object.__setattr__(self, "nodes", self.depth)
+
+    def cut(self, depth: int) -> Budget:
+        """The same for a smaller depth. A chain stays a chain: nodes beyond the depth would ask for a tree."""
+        return replace(self, depth=depth, nodes=self.nodes if depth and self.nodes > self.depth else depth)
 
 
 @dataclass(frozen=True, slots=True)
