@@ -113,7 +113,10 @@ class Engine:
             self.drafter.commit(row.state, tokens, score, path)
             kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
             seconds = (drafted - started, verified - drafted)
-            round_ = Round(row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds)
+            away = verdict.divergence[: len(tokens)]
+            round_ = Round(
+                row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds, divergence=away
+            )
             row.rounds += 1
             row.policy.observe(round_)
             results.append((row, round_))
@@ -138,12 +141,14 @@ class Engine:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
         depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
-        return replace(wanted, depth=depth, nodes=wanted.nodes if depth else 0)
+        branching = depth and not self.verifier.chains_only
+        return replace(wanted, depth=depth, nodes=wanted.nodes if branching else 0, law=self.verifier.needs_probs)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):
             raise BadOption(
-                "This verifier serves chains and the drafter made a tree: use the verifier 'match' with this drafter."
+                f"The verifier '{self.verifier.spec}' serves chains and the drafter made a tree: use the verifier "
+                "'match' with this drafter."
             )
         law = row.request.sampling.law(score.logits, draft.tree, row.history)
         noise = SeededNoise.for_verifier(row.request.seed, row.rounds)
