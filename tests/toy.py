@@ -354,21 +354,21 @@ class ScriptedNoise:
     """`Noise` whose every decision a script takes."""
 
     def __init__(self, script: Script) -> None:
-        self._script = script
+        self.script = script
 
     def draws(self, probs: Tensor, positions: Sequence[int]) -> Sequence[int]:
         """See `types.Noise`."""
         assert len(positions) == len(probs)
-        return _LazyDraws(self._script, probs)
+        return _LazyDraws(self.script, probs)
 
     def accept(self, prob: float) -> bool:
         """See `types.Noise`; not-a-number is refused, as every comparison with it is."""
         chance = min(1.0, prob) if prob > 0 else 0.0
-        return self._script.choose([chance, 1.0 - chance]) == 0
+        return self.script.choose([chance, 1.0 - chance]) == 0
 
     def categorical(self, probs: Tensor) -> int:
         """See `types.Noise`."""
-        return self._script.choose(probs.tolist())
+        return self.script.choose(probs.tolist())
 
 
 class NoiseOf:

@@ -141,7 +141,8 @@ class Engine:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
         depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
-        branching = depth and not self.verifier.chains_only
+        # Who asked for a chain gets one, also where the depth was cut; and so do rules that serve nothing else.
+        branching = depth > 0 and wanted.nodes > wanted.depth and not self.verifier.chains_only
         return replace(wanted, depth=depth, nodes=wanted.nodes if branching else 0, law=self.verifier.needs_probs)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
