@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from . import drafters, policy, verify
+from . import combinations, drafters, policy, verify
 from .engine import PREFILL_CHUNK, Engine
 from .errors import BadOption
 from .loading import DEMO, DeviceMap, Fast, Loaded, Loader, as_dtype
@@ -40,6 +40,9 @@ class Output:
         exactness: "bits" if speculation cannot change a logit, "ties" if it may by rounding, so that a near tie can
             flip.
         reused: prompt tokens whose keys were known from an earlier request.
+        verifier: the rule that decided.
+        lossless: whether the rule keeps the target's law; if not, `stats.mean_tv` and `stats.mean_kl` say how far the
+            output is from it.
     """
 
     text: str
@@ -49,7 +52,9 @@ class Output:
     seed: int
     prompt_ids: tuple[int, ...]
     exactness: str
-    reused: int = 0
+    reused: int
+    verifier: str
+    lossless: bool
 
     @property
     def stats(self) -> Stats:
@@ -72,8 +77,10 @@ class Stream(Iterator[Piece]):
         output: what has been written so far, as an `Output`; complete once the iterator is exhausted.
     """
 
-    def __init__(self, events: Iterator[tuple[Row, Round]], request: Request, exactness: str) -> None:
-        self._events, self._request, self._exactness = events, request, exactness
+    def __init__(
+        self, events: Iterator[tuple[Row, Round]], request: Request, exactness: str, verifier: Verifier
+    ) -> None:
+        self._events, self._request, self._exactness, self._verifier = events, request, exactness, verifier
         self._row: Row | None = None
         self._rounds: list[Round] = []
 
@@ -89,7 +96,7 @@ class Stream(Iterator[Piece]):
     @property
     def output(self) -> Output:
         """See the class."""
-        return _output(self._request, self._row, self._rounds, self._exactness)
+        return _output(self._request, self._row, self._rounds, self._exactness, self._verifier)
 
 
 class Outrider:
@@ -121,18 +128,20 @@ class Outrider:
         self.tokenizer: Any = loaded.tokenizer
         self.folder: Path | None = loaded.folder
         self.exactness = self.target.exactness
+        budget = self._make_policy().budget()
+        combinations.check(self.verifier, drafters.drafter_class(drafter), drafter, budget)
         setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model)
         self.drafter = drafters.make_drafter(drafter, setting)
+        combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
 
     @property
     def configuration(self) -> dict[str, str]:
         """What is in force, for reports."""
-        _, verifier, policy_spec = self._specs
         return {
             "target": self._loaded.name,
             "drafter": self.drafter.spec,
-            "verifier": verifier,
-            "policy": policy_spec,
+            "verifier": self.verifier.spec,
+            "policy": self._specs[2],
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
             "build": self.target.build,
@@ -198,7 +207,8 @@ class Outrider:
             rows[row.index] = row
             rounds[row.index].append(round_)
         outputs = [
-            _output(request, rows[index], rounds[index], self.exactness) for index, request in enumerate(requests)
+            _output(request, rows[index], rounds[index], self.exactness, self.verifier)
+            for index, request in enumerate(requests)
         ]
         return outputs if batched else outputs[0]
 
@@ -217,7 +227,7 @@ class Outrider:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         predictions = as_predictions(prediction, 1, False)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        return Stream(self._engine().run(requests), requests[0], self.exactness)
+        return Stream(self._engine().run(requests), requests[0], self.exactness, self.verifier)
 
     def _engine(self) -> Engine:
         return Engine(
@@ -257,11 +267,11 @@ class Outrider:
         return loaded.target, loaded.tokenizer
 
 
-def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str) -> Output:
+def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str, verifier: Verifier) -> Output:
     """What a request has come to; nothing yet if it never had a round."""
-    if row is None:
-        return Output("", [], None, rounds, request.seed, request.prompt, exactness)
-    return Output(row.text, row.output, row.finish, rounds, request.seed, request.prompt, exactness, row.reused)
+    text, ids, finish, reused = ("", [], None, 0) if row is None else (row.text, row.output, row.finish, row.reused)
+    rule = (verifier.spec, verifier.lossless)
+    return Output(text, ids, finish, rounds, request.seed, request.prompt, exactness, reused, *rule)
 
 
 def load(
@@ -289,8 +299,9 @@ def load(
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
             "none", or "package.module:Class".
-        verifier: "match" (lossless, and the same seed gives the same tokens with any drafter) or "token" (lossless
-            in law).
+        verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
+            (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
+            much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
         policy: "heuristic" or "fixed:K".
         dtype: of the weights; by default bfloat16 where the hardware computes in it, float32 otherwise.
         device: by default the first GPU, or else the CPU.

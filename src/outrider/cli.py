@@ -87,7 +87,13 @@ def _root(
 def generate(
     target: Target = "demo",
     drafter: DrafterSpec = "suffix",
-    verifier: Annotated[str, typer.Option(help="match or token; both are lossless.")] = "match",
+    verifier: Annotated[
+        str,
+        typer.Option(
+            help="match, token, block or traversal (lossless); ensemble[:w], typical[:epsilon,delta] or lenience:l "
+            "(relaxed: another law than the target's, and by how much is reported)."
+        ),
+    ] = "match",
     policy: Annotated[str | None, typer.Option(help="heuristic (the default) or fixed:K.")] = None,
     chat: Annotated[str | None, typer.Option(help="A user's message, through the chat template.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Raw text to continue.")] = None,

@@ -265,6 +265,8 @@ def _record(output: Output, trace: bool) -> dict[str, Any]:
         "reused_tokens": output.reused,
         "seed": output.seed,
         "exactness": output.exactness,
+        "verifier": output.verifier,
+        "lossless": output.lossless,
         "stats": output.stats.as_dict(),
     }
     if trace:
@@ -279,6 +281,8 @@ def _summary(outputs: Sequence[Output], seconds: float, trace: bool, llm: Outrid
             errors.print(table(output.rounds, output.prompt_ids, llm.tokenizer))
     stats = Stats.of([round_ for output in outputs for round_ in output.rounds])
     errors.print(describe(stats, seconds), style="dim")
+    if not llm.verifier.lossless:
+        errors.print(relaxed(stats, llm.verifier.spec), style="yellow")
     seeds = sorted({output.seed for output in outputs})
     if len(outputs) == 1:
         errors.print(f"seed {seeds[0]}, {outputs[0].finish_reason}, drafter {llm.drafter.spec}", style="dim")
@@ -290,6 +294,14 @@ def describe(stats: Stats, seconds: float) -> str:
     if stats.acceptance_length is None or stats.acceptance_rate is None:
         return f"{line}, nothing drafted"
     return f"{line}, acceptance length {stats.acceptance_length:.2f}, {stats.acceptance_rate:.0%} of the draft accepted"
+
+
+def relaxed(stats: Stats, verifier: str) -> str:
+    """That the output is not the target's own, and how far it is from it."""
+    line = f"RELAXED by {verifier} (lossless: false): the output does not have the target's law"
+    if stats.mean_tv is None or stats.mean_kl is None:
+        return line
+    return f"{line}; mean TV {stats.mean_tv:.3g}, mean KL {stats.mean_kl:.3g} over {stats.tokens} tokens"
 
 
 def versions() -> dict[str, str]:

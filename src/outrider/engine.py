@@ -7,6 +7,7 @@ computed from those. Invariant: a row's cache holds all of its tokens but the la
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from .drafters import Drafter
@@ -122,7 +123,10 @@ class Engine:
             self.drafter.commit(row.state, tokens, score, path)
             kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
             seconds = (drafted - started, verified - drafted)
-            round_ = Round(row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds)
+            away = verdict.divergence[: len(tokens)]
+            round_ = Round(
+                row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds, divergence=away
+            )
             row.rounds += 1
             row.policy.observe(round_)
             results.append((row, round_))
@@ -147,12 +151,15 @@ class Engine:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
         depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
-        return wanted.cut(depth)
+        cut = wanted.cut(depth)
+        # Rules that serve nothing but chains get chains.
+        return replace(cut, nodes=depth if self.verifier.chains_only else cut.nodes, law=self.verifier.needs_probs)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):
             raise BadOption(
-                "This verifier serves chains and the drafter made a tree: use the verifier 'match' with this drafter."
+                f"The verifier '{self.verifier.spec}' serves chains and the drafter made a tree: use the verifier "
+                "'match' with this drafter."
             )
         law = row.request.sampling.law(score.logits, draft.tree, row.history)
         noise = SeededNoise.for_verifier(row.request.seed, row.rounds)

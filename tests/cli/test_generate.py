@@ -102,7 +102,32 @@ def test_a_corpus_and_its_bound_reach_the_drafter(outrider, tmp_path: Path) -> N
     assert with_corpus["stats"]["rounds"] < without["stats"]["rounds"]
 
 
+RELAXED = ("--drafter", "model:demo", "--verifier", "ensemble:0.5", "--temperature", "0.9", "--seed", "1", *SHORT)
+
+
+def test_relaxed_output_is_labelled_in_json(outrider) -> None:
+    _, out, _ = outrider("generate", "--prompt", "Once upon a time", *RELAXED, "--json", "--trace")
+    document = json.loads(out)
+    (output,) = document["outputs"]
+    assert (output["verifier"], output["lossless"]) == ("ensemble:0.5", False)
+    assert document["configuration"]["verifier"] == "ensemble:0.5"
+    assert output["stats"]["mean_tv"] == pytest.approx(0, abs=1e-3), "the demo model drafts for itself"
+    for round_ in output["rounds"]:
+        assert len(round_["divergence"]) == len(round_["tokens"])
+
+
+def test_relaxed_output_is_labelled_in_the_summary(outrider) -> None:
+    _, _, err = outrider("generate", "--prompt", "Once upon a time", *RELAXED)
+    assert "RELAXED by ensemble:0.5" in err
+    assert "mean TV" in err
+    _, _, err = outrider("generate", "--prompt", "Once upon a time", *SHORT)
+    assert "RELAXED" not in err
+
+
 MISTAKES = {
+    "ensemble without probabilities": (("--verifier", "ensemble", "--prompt", "x"), "'lookup' has none"),
+    "lenience without l": (("--verifier", "lenience", "--prompt", "x"), "lenience:l"),
+    "ensemble beyond 1": (("--verifier", "ensemble:2", "--drafter", "model:demo", "--prompt", "x"), "between 0 and 1"),
     "unknown model": (("--target", "no-such-model", "--prompt", "x"), "no-such-model"),
     "unknown folder": (("--target", "./nowhere", "--prompt", "x"), "nowhere"),
     "unknown drafter": (("--drafter", "crystal-ball", "--prompt", "x"), "crystal-ball"),

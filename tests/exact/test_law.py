@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from checks import Case, assert_exact, engine_law, own_law, total_variation
+from checks import Case, assert_exact, assert_rule_exact, engine_law, own_law, total_variation
 from toy import Branching, Context, Exact, Likeliest, Sampled, Scripted, Table, ToyTarget
 
 from outrider.drafters.lookahead import Lookahead
@@ -20,10 +20,13 @@ from outrider.drafters.recycle import Recycle
 from outrider.drafters.suffix import Suffix
 from outrider.sampling import Sampling
 from outrider.verify import Verifier
+from outrider.verify.block import Block
 from outrider.verify.match import Match
 from outrider.verify.rejection import TokenRejection
+from outrider.verify.traversal import Traversal
 
-RULES = pytest.mark.parametrize("verifier", [Match(), TokenRejection()], ids=["match", "token"])
+LOSSLESS = {"match": Match(), "token": TokenRejection(), "block": Block(), "traversal": Traversal()}
+RULES = pytest.mark.parametrize("verifier", LOSSLESS.values(), ids=LOSSLESS)
 
 
 @RULES
@@ -41,9 +44,10 @@ def test_sampled_chain_of_three(verifier: Verifier) -> None:
     assert_exact(Case(Table(3, 5), Sampled(Table(3, 6, support=(0, 2))), verifier, depth=3))
 
 
-def test_sampled_chain_of_three_token() -> None:
-    """Depth 3 with every token in both laws, for the rule whose enumeration is cheap."""
-    assert_exact(Case(Table(3, 7), Sampled(Table(3, 8)), TokenRejection(), depth=3))
+@pytest.mark.parametrize("name", ["token", "block", "traversal"])
+def test_one_round_of_three(name: str) -> None:
+    """Depth 3 with every token in both laws, for the rules whose enumeration is cheap."""
+    assert_rule_exact(Case(Table(3, 7), Sampled(Table(3, 8)), LOSSLESS[name], depth=3))
 
 
 @RULES

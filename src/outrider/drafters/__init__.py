@@ -33,10 +33,20 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
         BadOption: there is no such drafter, or its argument is wrong.
     """
     name, _, argument = spec.partition(":")
+    return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+
+
+def drafter_class(spec: str) -> type[Drafter]:
+    """What a spec names, before anything of it is loaded.
+
+    Raises:
+        BadOption: there is no such drafter.
+    """
+    name, _, argument = spec.partition(":")
     if name in DRAFTERS:
-        return DRAFTERS[name].from_spec(argument, setting)
+        return DRAFTERS[name]
     if "." in name and argument:
-        return _imported(name, argument).from_spec("", setting)
+        return _imported(name, argument)
     raise BadOption(
         f"There is no drafter {name!r}: choose one of {', '.join(sorted(DRAFTERS))}, or package.module:Class."
     )
@@ -52,4 +62,4 @@ def _imported(module: str, name: str) -> type[Drafter]:
     return found
 
 
-__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "make_drafter"]
+__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "drafter_class", "make_drafter"]

@@ -40,10 +40,23 @@ class Drafter(ABC):
     Attributes:
         taps: target layers whose hidden states `begin` and `commit` are to be shown.
         spec: how it names itself in reports.
+        has_law: it draws from probabilities: its drafts bring them (`Draft.probs`) when they were sampled, and whenever
+            `Budget.law` asks; it asks `Budget.stop` after each token.
+        makes_trees: it spends `Budget.nodes` on branches where there are more of them than depth, and never otherwise
+            unless it branches always.
+        always_branches: it makes trees whatever the budget, so rules for chains do not serve it.
+        reencodes: its drafts pass through text from another vocabulary, where no law survives; never with `has_law`.
+
+    By the last four, combinations that cannot work are refused before anything is loaded. The class says what the kind
+    may do; an instance may say less once it knows.
     """
 
     taps: tuple[int, ...] = ()
     spec: str = ""
+    has_law: bool = False
+    makes_trees: bool = False
+    always_branches: bool = False
+    reencodes: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
@@ -74,7 +87,10 @@ class Drafter(ABC):
         samplings: Sequence[Sampling],
         noises: Sequence[Noise],
     ) -> list[Draft]:
-        """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0)."""
+        """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0).
+
+        It may be called again before `commit`, for another draft in the place of the first.
+        """
 
     @abstractmethod
     def commit(self, state: Any, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:

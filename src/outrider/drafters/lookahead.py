@@ -107,6 +107,8 @@ class Lookahead(Drafter):
         ngram: tokens of an n-gram, the pending one included.
     """
 
+    makes_trees = always_branches = True
+
     def __init__(self, window: int = WINDOW, ngram: int = NGRAM) -> None:
         self._window, self._ngram = window, ngram
         self.spec = f"lookahead:window={window},ngram={ngram}"

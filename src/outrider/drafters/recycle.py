@@ -44,6 +44,8 @@ class Recycle(Drafter):
         width: successors kept per token.
     """
 
+    makes_trees = True
+
     def __init__(self, width: int = WIDTH) -> None:
         self._width = width
         self.spec = f"recycle:{width}"

@@ -123,6 +123,8 @@ class Suffix(Drafter):
         global_tokens: tokens of finished outputs that are kept; 0 keeps none.
     """
 
+    makes_trees = True
+
     def __init__(
         self,
         factor: float = FACTOR,
