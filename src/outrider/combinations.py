@@ -31,8 +31,8 @@ def check(verifier: Verifier, drafter: type[Drafter] | Drafter, spec: str, budge
         )
     if verifier.chains_only and drafter.always_branches:
         raise BadOption(
-            f"The verifier '{verifier.spec}' serves chains and the drafter {spec!r} always makes trees: use the verifier "
-            "'match', 'token' or 'traversal', or another drafter."
+            f"The verifier '{verifier.spec}' serves chains and the drafter {spec!r} always makes trees: use the "
+            "verifier 'match', 'token' or 'traversal', or another drafter."
         )
     if budget.nodes <= budget.depth:
         return
