@@ -125,7 +125,7 @@ def test_relaxed_output_is_labelled_in_the_summary(outrider) -> None:
 
 
 MISTAKES = {
-    "ensemble without probabilities": (("--verifier", "ensemble", "--prompt", "x"), "'lookup' has none"),
+    "ensemble without probabilities": (("--verifier", "ensemble", "--prompt", "x"), "'suffix' has none"),
     "lenience without l": (("--verifier", "lenience", "--prompt", "x"), "lenience:l"),
     "ensemble beyond 1": (("--verifier", "ensemble:2", "--drafter", "model:demo", "--prompt", "x"), "between 0 and 1"),
     "unknown model": (("--target", "no-such-model", "--prompt", "x"), "no-such-model"),
