@@ -17,9 +17,9 @@ from outrider.errors import BadOption
 from outrider.text import encode
 
 NEW = 22
-NAMES = ["copy", "one token", "python", "question"]
+NAMES = ["copy", "one token", "python"]
 SPECS = ["suffix", "recycle", "lookahead", "reference"]
-SHAPES = {"chain of 1": (1, 1), "chain of 5": (5, 5), "chain of 20": (20, 20), "tree": (6, 24)}
+SHAPES = {"chain": (20, 20), "tree": (4, 16)}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def spoilt(ids: list[int]) -> list[int]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("spec", SPECS)
 def test_greedy_as_transformers(with_shape: Any, demo_model: Any, expected: Any, spec: str, shape: str) -> None:
-    """Four prompts together, then one alone, with whatever the first four have left behind."""
+    """Three prompts together, then one alone, with whatever the first three have left behind."""
     llm = with_shape(spec, shape)
     prompts = [expected[name][0] for name in NAMES]
     options = {"prediction": [spoilt(expected[name][1]) for name in NAMES]} if spec == "reference" else {}
@@ -68,7 +68,7 @@ def test_greedy_as_transformers(with_shape: Any, demo_model: Any, expected: Any,
 def test_same_seed_same_tokens(with_shape: Any, demo: Any, spec: str) -> None:
     """Sampled, in trees, in company, with a penalty that looks at each node's own history."""
     sampling = Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.2, seed=5)
-    prompts = [PROMPTS[name] for name in NAMES[:3]]
+    prompts = [PROMPTS[name] for name in NAMES[:2]]
     plain = demo("none").generate(prompts, sampling=sampling, max_new_tokens=NEW)
     options = {"prediction": [spoilt(output.token_ids) for output in plain]} if spec == "reference" else {}
     got = with_shape(spec, "tree").generate(prompts, sampling=sampling, max_new_tokens=NEW, **options)
