@@ -82,7 +82,10 @@ def generate(
     target: Target = "demo",
     drafter: DrafterSpec = "lookup",
     verifier: Annotated[str, typer.Option(help="match or token; both are lossless.")] = "match",
-    policy: Annotated[str | None, typer.Option(help="heuristic (the default) or fixed:K.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="How long to draft: goodput (the default), fixed:K, heuristic, confidence[:t], or entropy."),
+    ] = None,
     chat: Annotated[str | None, typer.Option(help="A user's message, through the chat template.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Raw text to continue.")] = None,
     prompts: Annotated[

@@ -101,9 +101,12 @@ class Engine:
         cache = gather([seat for _, seat in self._batch])
         scores = self.target.forward([draft.tree for draft in drafts], cache, taps=self.drafter.taps)
         verified = perf_counter()
+        nodes = sum(len(draft.tree) for draft in drafts)
         results, paths = [], []
-        for row, draft, score in zip(rows, drafts, scores, strict=True):
+        for place, (row, draft, score) in enumerate(zip(rows, drafts, scores, strict=True)):
+            begun = perf_counter()
             verdict = self._verdict(row, draft, score)
+            judged = perf_counter()
             start = len(row.tokens)
             tokens = row.extend([*draft.tree.tokens[list(verdict.path[1:])].tolist(), verdict.token])
             if not tokens:
@@ -112,8 +115,9 @@ class Engine:
             paths.append(path)
             self.drafter.commit(row.state, tokens, score, path)
             kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
-            seconds = (drafted - started, verified - drafted)
-            round_ = Round(row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds)
+            seconds = (drafted - started, verified - drafted, judged - begun)
+            pass_ = (len(rows), nodes, place)
+            round_ = Round(row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds, *pass_)
             row.rounds += 1
             row.policy.observe(round_)
             results.append((row, round_))

@@ -100,6 +100,7 @@ class Budget:
         nodes: at most so many tokens altogether, where the drafter can make trees; as many as `depth` asks for a chain.
         stop: (law [V] that a token was drawn from, the token) -> whether to keep it and draft no further behind it.
             Only drafters that have a law ask. No token is dropped for what it is: that would bias rules that use q.
+            For a greedy choice it is the law at temperature 1: a point mass would say nothing.
     """
 
     depth: int
@@ -125,6 +126,10 @@ class Round:
         finish: why the request ended here, or None.
         draft_seconds, verify_seconds: wall time of drafting and of the target's pass. Rows of a batch share a pass,
             and each of their rounds carries its whole time.
+        verdict_seconds: wall time of this row's own law and verdict. On a device that works behind the host's back it
+            holds the wait for the pass too, in the round of the first row.
+        rows, nodes: how many rows shared the pass, and how many nodes it had altogether.
+        place: which of those rows this is, from 0, so that a pass can be counted once.
     """
 
     request: int
@@ -136,6 +141,14 @@ class Round:
     finish: FinishReason | None
     draft_seconds: float
     verify_seconds: float
+    verdict_seconds: float = 0.0
+    rows: int = 1
+    nodes: int = 0
+    place: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            object.__setattr__(self, "nodes", len(self.tree))
 
     @property
     def drafted(self) -> int:

@@ -18,7 +18,7 @@ from outrider.drafters.none import NoDrafter
 from outrider.engine import Engine
 from outrider.kv import BLOCK
 from outrider.noise import SeededNoise
-from outrider.policy import Fixed, Heuristic
+from outrider.policy import POLICIES, Fixed, Heuristic, Setting, make_policy
 from outrider.row import Request, Row
 from outrider.sampling import History, Sampling
 from outrider.types import Draft, Noise, Round, Tree
@@ -105,6 +105,35 @@ def test_same_seed_same_tokens(make: Callable[[], Drafter], sampling: Sampling, 
     asked = requests(sampling, count=count)
     rows, _ = serve(engine_with(make(), depth=3), asked)
     assert [row.output for row in rows] == [written(request) for request in asked]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_changes_a_token(name: str, make: Callable[[], Drafter], sampling: Sampling, count: int) -> None:
+    """How long to draft, where to stop and how many branches to grow is all the same to what is written."""
+    drafter, asked = make(), requests(sampling, count=count)
+    setting = Setting(drafter.spec, has_law=True, makes_trees=drafter.makes_trees)
+    policy = make_policy("fixed:2" if name == "fixed" else name, setting)
+    rows, rounds = serve(Engine(ToyTarget(TABLE), drafter, make_verifier("match"), policy), asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+    assert isinstance(drafter, NoDrafter) or any(round_.drafted for round_ in rounds)
+
+
+def test_a_round_knows_its_pass() -> None:
+    """How many rows and nodes shared it, which row it is itself, and whole times for all but its own verdict."""
+    _, rounds = serve(engine_with(top(2), depth=2), requests(count=3))
+    passes: dict[int, list[Round]] = {}
+    for round_ in rounds:
+        passes.setdefault(round_.number, []).append(round_)
+    assert {len(told) for told in passes.values()} >= {1, 2, 3}
+    for told in passes.values():
+        assert [round_.place for round_ in told] == list(range(len(told)))
+        assert {round_.rows for round_ in told} == {len(told)}
+        assert {round_.nodes for round_ in told} == {sum(len(round_.tree) for round_ in told)}
+        assert len({(round_.draft_seconds, round_.verify_seconds) for round_ in told}) == 1
+        assert all(round_.verdict_seconds > 0 for round_ in told)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 13, 19, 20])

@@ -38,10 +38,14 @@ class Drafter(ABC):
     Attributes:
         taps: target layers whose hidden states `begin` and `commit` are to be shown.
         spec: how it names itself in reports.
+        has_law: it draws from probabilities and asks `Budget.stop` after each token.
+        makes_trees: it spends `Budget.nodes` on branches, likeliest first, its likeliest child first at every node.
     """
 
     taps: tuple[int, ...] = ()
     spec: str = ""
+    has_law: bool = False
+    makes_trees: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class ModelDrafter(Drafter):
         shared: [width of the draft model's logits] bool, ids that mean the target's token; None if all do.
         spec: its name in reports.
     """
+
+    has_law = True
 
     def __init__(self, model: Target, vocabulary: int, shared: Tensor | None = None, spec: str = "model") -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec
@@ -84,20 +86,28 @@ class ModelDrafter(Drafter):
         """See `Drafter`; one pass of the draft model per step for all rows together."""
         tokens: list[list[int]] = [[] for _ in states]
         laws: list[list[Law]] = [[] for _ in states]
-        active = [row for row, budget in enumerate(budgets) if budget.depth > 0]
+        depths = [budget.depth for budget in budgets]
+        active = [row for row, depth in enumerate(depths) if depth > 0]
         if active:
             cache = gather([states[row].seat for row in active])
             scores = self._catch_up([states[row] for row in active], cache)
-            for step in range(max(budgets[row].depth for row in active)):
+            for step in range(max(depths)):
                 for place, row in enumerate(active):
-                    if step < budgets[row].depth:
+                    if step < depths[row]:
                         law = self._law(scores[place], states[row], tokens[row], samplings[row])
                         position = len(states[row].tokens) + step
-                        tokens[row].append(int(law.draws(noises[row], [position])[0]))
+                        token = int(law.draws(noises[row], [position])[0])
+                        stop = budgets[row].stop
+                        if stop and stop(
+                            self._belief(law, scores[place], states[row], tokens[row], samplings[row]), token
+                        ):
+                            depths[row] = step + 1
+                        tokens[row].append(token)
                         laws[row].append(law)
-                feeding = [step + 1 < budgets[row].depth for row in active]
-                if any(feeding):
-                    scores = self._feed(active, states, tokens, feeding, cache)
+                feeding = [step + 1 < depths[row] for row in active]
+                if not any(feeding):
+                    break
+                scores = self._feed(active, states, tokens, feeding, cache)
         return [
             Draft(
                 Tree.chain([state.tokens[-1], *drafted]), q := _q(drawn_from, sampling), "point" if q is None else "iid"
@@ -156,6 +166,13 @@ class ModelDrafter(Drafter):
         history = [*state.tokens, *drafted] if sampling.edits_logits else state.tokens
         tree = Tree.chain([drafted[-1] if drafted else state.tokens[-1]])
         return sampling.for_draft().law(logits[:, : self._vocabulary], tree, History(history, state.prompt_length))
+
+    def _belief(self, law: Law, scores: Scores, state: _State, drafted: Sequence[int], sampling: Sampling) -> Tensor:
+        """[V] how sure the drafter is of its next token; a greedy choice is judged at temperature 1."""
+        if sampling.temperature == 0:
+            spread = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+            law = self._law(scores, state, drafted, spread)
+        return law.probs[0]
 
 
 def _q(laws: Sequence[Law], sampling: Sampling) -> Tensor | None:
