@@ -77,6 +77,7 @@ class Chain:
     def __init__(self) -> None:
         self._existence = _Existence()
         self._came, self._had, self._open, self._tried, self._kept = ([0.0] * DEEPEST for _ in range(5))
+        self._tried[0], self._kept[0] = _WEIGHT, _WEIGHT * _PRIOR  # fades like what was seen
 
     def observe(self, round_: Round, asked: int, depth: int) -> None:
         """See `Acceptance`."""
@@ -95,11 +96,12 @@ class Chain:
 
     def slots(self) -> list[Slot]:
         """See `Acceptance`."""
-        exists, rate = self._existence.chance, _PRIOR
+        exists, rate = self._existence.chance, self._kept[0] / self._tried[0]
         had, kept = [exists], [exists]
         for place in range(DEEPEST):
-            rate = (self._kept[place] + _WEIGHT * rate) / (self._tried[place] + _WEIGHT)
-            longer = (self._tried[place] + 1) / (self._open[place] + 1)
+            if place:
+                rate = (self._kept[place] + _WEIGHT * rate) / (self._tried[place] + _WEIGHT)
+            longer = (self._tried[place] + 1) / (self._open[place] + 1) if place else 1.0
             kept.append(rate * longer)
             had.append((self._had[place] + 1) / (self._came[place] + 1))
         pairs = zip(survival(kept)[1:], survival(had)[1:], strict=True)
@@ -125,6 +127,7 @@ class Branches:
     def __init__(self) -> None:
         self._existence = _Existence()
         self._tried, self._kept = [0.0] * _RANKS, [0.0] * _RANKS
+        self._tried[0], self._kept[0] = _WEIGHT, _WEIGHT * _PRIOR  # fades like what was seen
 
     def observe(self, round_: Round, asked: int, depth: int) -> None:
         """See `Acceptance`."""
@@ -140,10 +143,9 @@ class Branches:
 
     def slots(self) -> list[Slot]:
         """See `Acceptance`."""
-        exists, rates, rate = self._existence.chance, [], _PRIOR / _SIBLING
-        for tried, kept in zip(self._tried, self._kept, strict=True):
-            rate = (kept + _WEIGHT * _SIBLING * rate) / (tried + _WEIGHT)
-            rates.append(rate)
+        exists, rates = self._existence.chance, [self._kept[0] / self._tried[0]]
+        for tried, kept in zip(self._tried[1:], self._kept[1:], strict=True):
+            rates.append((kept + _WEIGHT * _SIBLING * rates[-1]) / (tried + _WEIGHT))
         found: list[Slot] = []
         waiting = [(-rates[0], 1, 0, 1.0)]  # minus its chance, depth, rank, its parent's chance
         deepest = 0

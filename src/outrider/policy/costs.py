@@ -12,7 +12,8 @@ from collections import deque
 from statistics import median
 
 _WINDOW = 15  # passes of one size that count
-_ENOUGH = 2  # passes before a size counts
+_ENOUGH = 2  # passes that prove what a size costs
+_DOUBT = 32  # passes after which a single pass of a size is forgotten: it may have been disturbed
 _STALE = 512  # passes after which a size that was not seen again is forgotten
 _FIXED = 48.0  # nodes that a pass is assumed to cost before its first
 _CLOSE = 1.25  # a gain that hangs on what a plain pass costs
@@ -45,7 +46,7 @@ class Curve:
     """Seconds as a function of size.
 
     Args:
-        fixed: what is assumed of sizes that were never seen: seconds grow like `fixed + size`.
+        fixed: while only one size is known, seconds are assumed to grow like `fixed + size`.
     """
 
     def __init__(self, fixed: float) -> None:
@@ -102,10 +103,10 @@ class Curve:
         lowest = min(self._sizes)
         for bucket in [b for b, found in self._sizes.items() if b != lowest and self._passes - found.seen > _STALE]:
             del self._sizes[bucket]
-        points = [self._sizes[bucket].point for bucket in sorted(self._sizes)]
-        points = [point for point in points if point[2] >= _ENOUGH] or points
+        known = [found for _, found in sorted(self._sizes.items())]
+        sure = [f for f in known if len(f.passes) >= _ENOUGH or self._passes - f.seen < _DOUBT]
         blocks: list[tuple[float, int, list[int]]] = []  # seconds, weight, sizes
-        for size, seconds, weight in points:
+        for size, seconds, weight in (found.point for found in sure or known):
             blocks.append((seconds, weight, [size]))
             while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
                 (one, n, left), (other, m, right) = blocks[-2:]
@@ -114,18 +115,19 @@ class Curve:
         return sizes, [seconds for seconds, _, block in blocks for _ in block]
 
     def _read(self, sizes: list[int], seconds: list[float], size: int) -> float:
-        """Between two known sizes: nothing more than the smaller up to half-way, so that what might be free is tried.
+        """Between two known sizes no more than the smaller, up to half-way, so that what might be free is tried.
 
-        Beyond them as assumed, or as measured where that is steeper.
+        Beyond them as steep as measured, or as assumed where only one size is known.
         """
         place = bisect_right(sizes, size)
         if 0 < place < len(sizes):
             share = (size - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
             return seconds[place - 1] + (share > 0.5) * share * (seconds[place] - seconds[place - 1])
         end = 0 if place == 0 else -1
-        slope = seconds[end] / (self._fixed + sizes[end]) if self._fixed + sizes[end] else 0.0
         if len(sizes) > 1:
-            slope = max(slope, (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]))
+            slope = (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0])
+        else:
+            slope = seconds[0] / (self._fixed + sizes[0]) if self._fixed + sizes[0] else 0.0
         floor = seconds[end] * min(1.0, size / sizes[end]) if sizes[end] else 0.0  # never cheaper than in proportion
         return max(floor, seconds[end] + slope * (size - sizes[end]))
 

@@ -19,14 +19,15 @@ from ..types import Budget, Round
 from .acceptance import Acceptance, Branches, Chain, Slot
 from .allocation import START, allocate
 from .base import Maker, Setting, no_argument
-from .costs import Costs, Curve
+from .costs import Costs
 
 _PROBE = 1  # tokens of a probe
 _SHORTEST, _LONGEST = 16, 128  # rounds between probes
 _OVERHEAD = 0.01  # share of the time that probes may take; what costs less may be asked for more often
 _BRIEF = 16  # rounds; drafting that paid for no longer than that was a mistake
 _RECENT = 4  # rounds without a draft after which the next one has to catch up, and its time is no measure
-_FADED = 2.0  # rounds that the past counts for when a probe asks anew
+_PERSIST = 4  # probes that succeed, one after another, before the rule has to agree
+_FADED = 1.0  # rounds that the past counts for when a probe asks anew
 
 
 class _Phase(Enum):
@@ -79,7 +80,7 @@ class Company:
             for member in self._members:
                 member.ask(Budget(START))
             return
-        longest = self._longest_pause(verify)
+        longest = self.fair_pause if self._deepest else _LONGEST  # beside rows that draft, a probe may cost less
         if any(member.probe_is_due(longest) for member in self._members):  # together: they share the drafter's time
             for member in self._members:
                 member.probe()
@@ -97,13 +98,17 @@ class Company:
                 alone, _ = allocate([own, *[()] * (rows - 1)], verify, draft)
                 member.rest(crowded_out=alone[0] > 0)
 
-    def _longest_pause(self, verify: Curve) -> int:
-        """Rounds between probes after which they cost no more than their share of the time."""
-        plain, draft = verify.at(self._rows), self._costs.draft(self._rows)
-        extra, least = verify.at(self._rows + _PROBE) - plain, 1
-        if not self._deepest:  # otherwise the drafter is at work anyway
-            extra, least = extra + (draft.at(_PROBE) if draft else 0.0), _SHORTEST
-        return int(min(_LONGEST, max(least, extra / (_OVERHEAD * plain))))
+    @property
+    def fair_pause(self) -> int:
+        """Rounds between probes after which they take no more than `_OVERHEAD` of the time."""
+        verify, draft = self._costs.verify(self._rows), self._costs.draft(self._rows)
+        if verify is None:
+            return _LONGEST
+        plain = verify.at(self._rows)
+        extra = verify.at(self._rows + _PROBE) - plain
+        if draft and not self._deepest:  # otherwise the drafter is at work anyway
+            extra += draft.at(_PROBE)
+        return int(min(_LONGEST, max(1, extra / (_OVERHEAD * plain))))
 
 
 class Goodput:
@@ -120,7 +125,7 @@ class Goodput:
         self._company = Company(self._shared.costs, 1)  # alone until its first pass
         self._company.join(self)
         self._next: Budget | None = None
-        self._phase, self._confirmed = _Phase.DRAFTING, False
+        self._phase, self._confirmed = _Phase.DRAFTING, 0
         self._pause = 0  # rounds that the latest pause was meant to have
         self._drafting, self._idle = (
             0,
@@ -161,12 +166,12 @@ class Goodput:
     def probe(self) -> None:
         """End a pause: ask anew, with less faith in the past."""
         if self._phase is _Phase.PAUSING:
-            self._phase, self._confirmed = _Phase.PROBING, False
+            self._phase, self._confirmed = _Phase.PROBING, 0
             self._acceptance.fade(_FADED)
 
     def slots(self) -> list[Slot]:
         """What its draft could be; nothing while it pauses, or probes without success so far."""
-        trying = self._phase is _Phase.DRAFTING or (self._phase is _Phase.PROBING and self._confirmed)
+        trying = self._phase is _Phase.DRAFTING or (self._phase is _Phase.PROBING and self._confirmed > 0)
         return self._acceptance.slots() if trying else []
 
     def draft(self, budget: Budget) -> None:
@@ -177,7 +182,8 @@ class Goodput:
 
     def rest(self, *, crowded_out: bool) -> None:
         """Its draft does not pay, or only would if those of other rows did not pay more."""
-        if self._phase is _Phase.DRAFTING and not crowded_out:
+        in_vain = self._phase is _Phase.PROBING and self._confirmed >= _PERSIST
+        if in_vain or (self._phase is _Phase.DRAFTING and not crowded_out):
             self._begin_pause()
         curious = self._phase is _Phase.DRAFTING and self._idle >= _SHORTEST
         self.ask(Budget(_PROBE if curious or self._phase is _Phase.PROBING else 0))
@@ -189,14 +195,15 @@ class Goodput:
         self._idle, self._drafting = 0, self._drafting + 1
         self._acceptance.observe(round_, asked, depth)
         if self._phase is _Phase.PROBING and depth:
-            self._confirmed = round_.accepted > 0
-            if not self._confirmed:
+            self._confirmed += 1
+            if not round_.accepted:
                 self._begin_pause()
 
     def _begin_pause(self) -> None:
-        """Pause for twice as long as the last time, unless drafting has paid in between."""
+        """Pause for longer than the last time, unless drafting has paid in between; up to twice as long."""
         paid = self._phase is _Phase.DRAFTING and self._drafting >= _BRIEF
-        self._pause = _SHORTEST if paid or not self._pause else min(2 * self._pause, _LONGEST)
+        longer = min(2 * self._pause, max(self._pause * 5 // 4, self._company.fair_pause), _LONGEST)
+        self._pause = _SHORTEST if paid else max(_SHORTEST, longer)
         self._phase = _Phase.PAUSING
 
 
