@@ -6,11 +6,17 @@ import importlib
 
 from ..errors import BadOption
 from .base import Drafter, Setting
+from .early_exit import EarlyExit
 from .lookup import Lookup
 from .model import ModelDrafter
 from .none import NoDrafter
 
-DRAFTERS: dict[str, type[Drafter]] = {"none": NoDrafter, "lookup": Lookup, "model": ModelDrafter}
+DRAFTERS: dict[str, type[Drafter]] = {
+    "none": NoDrafter,
+    "lookup": Lookup,
+    "model": ModelDrafter,
+    "early_exit": EarlyExit,
+}
 DEFAULT = "lookup"
 
 
