@@ -121,13 +121,14 @@ class Outrider:
         self.tokenizer: Any = loaded.tokenizer
         self.folder: Path | None = loaded.folder
         self.exactness = self.target.exactness
-        setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model)
+        setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model, self.folder)
         self.drafter = drafters.make_drafter(drafter, setting)
 
     @property
     def configuration(self) -> dict[str, str]:
         """What is in force, for reports."""
         _, verifier, policy_spec = self._specs
+        note = {"note": self.drafter.note} if self.drafter.note else {}
         return {
             "target": self._loaded.name,
             "drafter": self.drafter.spec,
@@ -138,6 +139,7 @@ class Outrider:
             "build": self.target.build,
             "quantize": self._loader.quantize or "none",
             "exactness": self.exactness,
+            **note,
         }
 
     def using(self, drafter: str | None = None, verifier: str | None = None, policy: str | None = None) -> Outrider:
@@ -272,7 +274,8 @@ def load(
 
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
-        drafter: "none", "lookup[:N]", "model:SPEC", or "package.module:Class".
+        drafter: "none", "lookup[:N]", "model:SPEC", "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]",
+            "cascade:A,B", or "package.module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter) or "token" (lossless
             in law).
         policy: "heuristic" or "fixed:K".

@@ -43,7 +43,13 @@ _COST_EXAMPLES = """
 
 # Options that several commands share.
 Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
-DrafterSpec = Annotated[str, typer.Option(help="none, lookup[:N], model:SPEC, or package.module:Class.")]
+DrafterSpec = Annotated[
+    str,
+    typer.Option(
+        help="none, lookup[:N], model:SPEC, translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, "
+        "or package.module:Class."
+    ),
+]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never ask a hub.")]

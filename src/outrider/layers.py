@@ -30,8 +30,11 @@ class Layered(Protocol):
     """A target whose layers can be run in two parts.
 
     Attributes:
+        config: the configuration of its text part.
         depth: how many layers it has.
     """
+
+    config: Any
 
     @property
     def depth(self) -> int:
@@ -137,7 +140,7 @@ class ModuleLayers:
     """
 
     def __init__(self, target: TransformersTarget) -> None:
-        self._target, self._name = target, type(target.model).__name__
+        self._target, self.config, self._name = target, target.config, type(target.model).__name__
         decoder = target.model.get_decoder()
         if any(getattr(decoder, part, None) is None for part in ("embed_tokens", "layers", "norm", "rotary_emb")):
             raise UnsupportedModel(self._refusal("its decoder is no plain list of layers"))

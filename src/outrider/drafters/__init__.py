@@ -6,16 +6,22 @@ import importlib
 
 from ..errors import BadOption
 from .base import Drafter, Setting
+from .cascade import Cascade
 from .early_exit import EarlyExit
 from .lookup import Lookup
 from .model import ModelDrafter
+from .mtp import Mtp
 from .none import NoDrafter
+from .translated import Translated
 
 DRAFTERS: dict[str, type[Drafter]] = {
     "none": NoDrafter,
     "lookup": Lookup,
     "model": ModelDrafter,
     "early_exit": EarlyExit,
+    "translated": Translated,
+    "mtp": Mtp,
+    "cascade": Cascade,
 }
 DEFAULT = "lookup"
 

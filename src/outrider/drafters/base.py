@@ -82,7 +82,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def commit(self, state: Any, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
-        """Take note of what was committed.
+        """Take note of what was committed. The draft may have been another drafter's (see `cascade`).
 
         Args:
             state: of the request.

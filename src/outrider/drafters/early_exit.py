@@ -85,8 +85,8 @@ class EarlyExit(Drafter):
         every node's lower layers done.
         """
         chains = [
-            Chain(state.tokens, state.prompt_length, *rest)
-            for state, *rest in zip(states, budgets, samplings, noises, strict=True)
+            Chain(state.tokens, state.prompt_length, budget, sampling, noise)
+            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
         ]
         seats = [state.seat for state in states if state.seat is not None]
         assert len(seats) == len(states), "the loop seats every request"

@@ -106,11 +106,14 @@ class ModelDrafter(Drafter):
         ]
 
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
-        """See `Drafter`: keep of the cache what agrees with the committed text."""
-        agreed = len(state.tokens)
-        state.tokens.extend(tokens)
+        """See `Drafter`."""
+        self.replace(state, len(state.tokens), tokens)
+
+    def replace(self, state: _State, start: int, tokens: Sequence[int]) -> None:
+        """Commit these tokens in the place of those from `start` on; keep of the cache what agrees with them."""
+        state.tokens[start:] = tokens
         limit = min(len(state.fed), len(state.tokens) - 1)
-        agreed = min(agreed, limit)
+        agreed = min(start, limit)
         while agreed < limit and state.fed[agreed] == state.tokens[agreed]:
             agreed += 1
         del state.fed[agreed:]
@@ -181,7 +184,7 @@ def shared_ids(target: Mapping[str, int], drafter: Mapping[str, int], width: int
     if share < _ENOUGH:
         raise VocabularyMismatch(
             f"The draft model shares {share:.0%} of its token ids with the target, so its drafts would be other words: "
-            "choose a draft model of the target's family."
+            "choose a draft model of the target's family, or draft across tokenizers with translated:MODEL."
         )
     if len(common) == width:
         return None
