@@ -24,6 +24,7 @@ from .dense import DenseTarget, recognises
 from .errors import BadOption, ModelNotFound, UnsupportedModel
 from .folders import cache_folder
 from .linear import can_pack, pack_modules
+from .quiet import quiet
 from .target import Target, TransformersTarget
 
 DEMO = "demo"
@@ -302,19 +303,3 @@ def progress(text: str) -> Iterator[None]:
     ) as bar:
         bar.add_task(text, total=None)
         yield
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Transformers' own bars and warnings held back, and restored as they were."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -277,14 +277,16 @@ def test_budgets_and_stops() -> None:
         seen.append((float(law.sum()), int(law.argmax()) - token))
         return len(seen) == 2
 
-    drafts = llm.drafter.propose(
-        [row.state for row in rows], [Budget(0), Budget(5, stop=stop), Budget(2)], [Sampling()] * 3, [None] * 3
-    )
+    def propose(*budgets: Budget) -> Any:
+        return llm.drafter.propose([row.state for row in rows], budgets, [Sampling()] * 3, [None] * 3)
+
+    drafts = propose(Budget(0), Budget(5, stop=stop), Budget(2))
     assert [len(draft.tree) for draft in drafts] == [1, 3, 3]
     assert [difference for _, difference in seen] == [0, 0], "the law is that of the token, greedy or not"
     assert all(total == pytest.approx(1) for total, _ in seen)
-    lengths = {row.state.seat.length for row in rows[:1]}
-    assert lengths == {len(rows[0].tokens) - 1}, "what was drafted is not committed"
+    assert [row.state.seat.length for row in rows] == [len(row.tokens) - 1 for row in rows], "nothing is committed"
+    for one, other in zip(propose(Budget(0), Budget(2), Budget(2)), drafts, strict=True):
+        assert torch.equal(one.tree.tokens, other.tree.tokens), "a second draft in the place of the first"
 
 
 @needs_kernels

@@ -24,8 +24,12 @@ import outrider
 from outrider import Sampling, UsageError
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp_files import read_depths
+from outrider.engine import Engine
 from outrider.errors import BadOption, ModelNotFound, UnsupportedModel
 from outrider.loading import quiet, snapshot
+from outrider.policy import Fixed
+from outrider.row import Request
+from outrider.verify.match import Match
 
 LAYERS = 2
 GLM = {
@@ -195,6 +199,25 @@ def test_same_tokens_as_plain_decoding(tmp_path: Path, family: str) -> None:
     for prompt, output in zip(PROMPTS, llm.generate(PROMPTS, max_new_tokens=20), strict=True):
         assert_equal(model, prompt, transformers_ids(model, prompt, 20), output.token_ids, family)
         assert llm.generate(prompt, max_new_tokens=20).token_ids == output.token_ids
+
+
+@pytest.mark.parametrize("depths", [1, 2])
+def test_a_second_draft_in_the_place_of_the_first(tmp_path: Path, depths: int) -> None:
+    """Asking twice gives the same twice, and what follows is as if it had been asked once."""
+    checkpoint(tmp_path, depths=depths)
+    llm = load(tmp_path, k=3)
+    expected = [[round_.tree.tokens.tolist() for round_ in o.rounds] for o in llm.generate(PROMPTS, max_new_tokens=9)]
+    engine = Engine(llm.target, llm.drafter, Match(), lambda: Fixed(3))
+    rows = [engine.add(Request(tuple(prompt), Sampling(), 0, 9)) for prompt in PROMPTS]
+    seen: list[list[list[int]]] = [[] for _ in rows]
+    while active := engine.active:
+        states = [row.state for row in active]
+        budgets = [engine._budget(row) for row in active]
+        drafts = llm.drafter.propose(states, budgets, [Sampling()] * len(active), [None] * len(active))
+        for (row, round_), draft in zip(engine.step(), drafts, strict=True):
+            assert torch.equal(round_.tree.tokens, draft.tree.tokens)
+            seen[rows.index(row)].append(round_.tree.tokens.tolist())
+    assert seen == expected
 
 
 def test_rounds_without_being_asked(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ class EarlyExit(Drafter):
         layers: how many draft; at least 1, and fewer than the target has.
     """
 
+    has_law = True
+
     def __init__(self, target: Layered, layers: int) -> None:
         self._target, self._layers = target, layers
         self.spec = f"early_exit:{layers}"

@@ -36,6 +36,7 @@ class _State:
     prompt_length: int
     seats: list[Seat]  # one for each depth
     waiting: list[Tensor]  # for each depth [n, D], the states that its next slots take
+    latest: Tensor  # [1, D], the state that the first depth's last slot took
 
     @property
     def known(self) -> int:
@@ -51,6 +52,8 @@ class Mtp(Drafter):
         depths: first to last, at least one.
         spec: its name in reports.
     """
+
+    has_law = True
 
     def __init__(self, target: Layered, depths: Sequence[MtpDepth], spec: str = "mtp") -> None:
         self._target, self._depths, self.spec = target, depths, spec
@@ -80,7 +83,7 @@ class Mtp(Drafter):
         """See `Drafter`; runs the prompt through every depth, as far as its states are known."""
         seats = [Seat(KVCache(1, len(prompt) + 64)) for _ in self._depths]
         nothing = self._like.new_zeros(0, self._like.shape[0])
-        state = _State(list(prompt), len(prompt), seats, [nothing for _ in self._depths])
+        state = _State(list(prompt), len(prompt), seats, [nothing for _ in self._depths], nothing)
         state.waiting[0] = hidden.get(self.taps[0], nothing)
         for depth, seat in enumerate(seats):
             end = state.known - max(1, depth)  # the first depth's last slot gives the first draft token: `propose`
@@ -105,6 +108,8 @@ class Mtp(Drafter):
         ahead = {row: self._like.new_zeros(0, self._like.shape[0]) for row in rows}
         newest: dict[int, Tensor] = {}
         touched = [row for row in rows if chains[row].open]
+        for row in touched:
+            _reopen(states[row])
         for depth in range(len(self._depths)):
             rows = [row for row in rows if chains[row].open]
             if not rows:
@@ -150,18 +155,22 @@ class Mtp(Drafter):
         """
         cache = gather([state.seats[depth] for state in states])
         ids, inputs, real = [], [], []
-        for row, (state, text, count) in enumerate(zip(states, texts, counts, strict=True)):
-            start = cache.lengths[row]
+        starts = list(cache.lengths)
+        for row, (state, text, start, count) in enumerate(zip(states, texts, starts, counts, strict=True)):
             ids.append(text[start + depth + 1 : start + depth + 1 + count])
             inputs.append(torch.cat([state.waiting[depth], ahead[row]])[:count])
             real.append(min(count, state.known - depth - start))  # slots whose token is committed
         outputs = self._forward(depth, cache, ids, inputs)
         cache.keep([range(count) for count in counts])
         results = []
-        for state, output, size in zip(states, outputs, real, strict=True):
+        for state, start, taken, output, size in zip(states, starts, inputs, outputs, real, strict=True):
             state.waiting[depth] = state.waiting[depth][size:]
+            if depth == 0:
+                state.latest = taken[-1:]
             if depth + 1 < len(self._depths):
-                state.waiting[depth + 1] = torch.cat([state.waiting[depth + 1], output[:size]])
+                has = state.waiting[depth + 1]
+                first = state.seats[depth + 1].length + len(has) - start  # slots before are waiting already
+                state.waiting[depth + 1] = torch.cat([has, output[max(0, first) : size]])
             results.append((output[-1], output[size:]))
         return results
 
@@ -195,3 +204,11 @@ class Mtp(Drafter):
         hidden = pad_sequence(list(inputs), batch_first=True)
         outputs = module(embedded, hidden, pass_.positions, outrider_pass=pass_)
         return [outputs[row, : len(tree)] for row, tree in enumerate(trees)]
+
+
+def _reopen(state: _State) -> None:
+    """Let the first depth's last slot run once more where it has run: a second draft in the place of the first."""
+    seat = state.seats[0]
+    if seat.length == state.known:
+        seat.cache.crop(seat.row, state.known - 1)
+        state.waiting[0] = state.latest

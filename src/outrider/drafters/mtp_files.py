@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from .. import attention
 from ..errors import ModelNotFound, UnsupportedModel
 from ..heads.mtp import MtpDepth
+from ..quiet import quiet
 
 _INDEX = "model.safetensors.index.json"
 _NORMS = ("enorm", "hnorm", "shared_head.norm")
@@ -173,9 +174,10 @@ def _blocks(
     }
     state |= {f"{root}.embed_tokens.weight": row, f"{root}.norm.weight": row[0], "lm_head.weight": row}
     try:
-        model, report = kind.from_pretrained(
-            None, config=small, state_dict=state, dtype=dtype, output_loading_info=True
-        )
+        with quiet():
+            model, report = kind.from_pretrained(
+                None, config=small, state_dict=state, dtype=dtype, output_loading_info=True
+            )
     except (RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
         raise UnsupportedModel(_strange(where, reason)) from error
