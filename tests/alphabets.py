@@ -77,7 +77,7 @@ def sentence_piece(size: int = 500, *, indents: bool = False, texts: Sequence[st
     draft = Tokenizer(models.BPE())
     draft.normalizer = normalizers.Replace(" ", "▁")
     draft.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    draft.train_from_iterator(texts, _trainer(size - 260, (), [], limit=80))
+    draft.train_from_iterator(texts, _trainer(size - 260, (), [], limit_alphabet=80))
     learned = json.loads(draft.to_str())["model"]
     specials = ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]
     names = [*specials, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\n", *learned["vocab"], "▁"]
@@ -100,11 +100,7 @@ def sentence_piece(size: int = 500, *, indents: bool = False, texts: Sequence[st
     return made
 
 
-def _trainer(size: int, specials: Sequence[str], alphabet: list[str], limit: int | None = None) -> Any:
+def _trainer(size: int, specials: Sequence[str], alphabet: list[str], **options: Any) -> Any:
     return trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(specials),
-        initial_alphabet=alphabet,
-        limit_alphabet=limit,
-        show_progress=False,
+        vocab_size=size, special_tokens=list(specials), initial_alphabet=alphabet, show_progress=False, **options
     )

@@ -18,6 +18,7 @@ from toy import Table, ToyTarget
 
 import outrider
 from outrider import Sampling, native
+from outrider.compiled import CompiledTarget
 from outrider.dense import DenseTarget
 from outrider.drafters import Setting, make_drafter
 from outrider.drafters.early_exit import EarlyExit
@@ -53,9 +54,16 @@ def weakened(model: Any, layers: int, share: float) -> Any:
     return model
 
 
+def endless(family: str, layers: int = 1, share: float = 0.05) -> Any:
+    """A small model of a family, weak behind the exit, whose texts do not end by themselves."""
+    model = weakened(test_dense.build(family), layers, share)
+    model.generation_config.eos_token_id = model.config.eos_token_id = None
+    return model
+
+
 def lean(family: str, layers: int = 1, share: float = 0.05) -> Any:
-    """A small model of a family on the lean decoder, weak behind the exit."""
-    llm = outrider.load(weakened(test_dense.build(family), layers, share), "none", policy="fixed:6")
+    """The same on the lean decoder."""
+    llm = outrider.load(endless(family, layers, share), "none", policy="fixed:6")
     assert isinstance(llm.target, DenseTarget)
     return llm
 
@@ -191,7 +199,7 @@ def test_rows_that_join_and_leave_and_a_cache_that_grows() -> None:
 @needs_kernels
 def test_the_context_ends() -> None:
     """Up to its last position, beside a row with more room."""
-    model = weakened(test_dense.build("llama"), 1, 0.05)
+    model = endless("llama")
     model.config.max_position_embeddings = 48
     llm = outrider.load(model, "early_exit:1", policy="fixed:20")
     for prompt, output in zip(ASKED, llm.generate(ASKED, max_new_tokens=100), strict=True):
@@ -202,12 +210,13 @@ def test_the_context_ends() -> None:
 @needs_kernels
 def test_a_reused_prefix() -> None:
     """A prompt that begins like a finished request: its keys were kept, and drafting goes on from them."""
-    llm = lean("llama", 1).using("early_exit:1")
+    model = endless("llama")
+    llm = outrider.load(model, "early_exit:1", policy="fixed:6")
     first = llm.generate(ASKED[2], max_new_tokens=20)
     longer = [*ASKED[2], *first.token_ids, 7, 8]
     output = llm.generate(longer, max_new_tokens=20)
     assert output.reused > 40
-    assert output.token_ids == lean("llama", 1).generate(longer, max_new_tokens=20).token_ids
+    assert output.token_ids == outrider.load(model, "none").generate(longer, max_new_tokens=20).token_ids
 
 
 @pytest.mark.parametrize("family", UNIFORM)
@@ -246,8 +255,8 @@ def test_layers_that_are_not_there(exit_: str) -> None:
 
 
 def test_a_compiled_target_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="compile"):
-        outrider.load(families.make("llama"), "early_exit:1", compile=True)
+    with pytest.raises(UnsupportedModel, match=r"'compiled' cannot be taken apart into layers: leave out .*compile"):
+        layered(CompiledTarget(TransformersTarget(families.make("llama")), backend="eager"))
 
 
 def test_a_foreign_target_is_refused() -> None:

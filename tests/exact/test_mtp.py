@@ -19,6 +19,7 @@ import transformers
 from comparing import assert_equal, transformers_ids
 from conftest import read_model
 from safetensors.torch import load_file, save_file
+from test_refusals import WORDS, tokenizer
 
 import outrider
 from outrider import Sampling, UsageError
@@ -76,6 +77,7 @@ def checkpoint(folder: Path, family: str = "deepseek3", depths: int = 1, change:
     config.pop("num_mtp_layers", None)
     config["num_nextn_predict_layers"] = depths
     (folder / "config.json").write_text(json.dumps(config))
+    tokenizer(WORDS).save_pretrained(folder)
     return model
 
 
@@ -282,7 +284,7 @@ def test_layers_are_read_once(tmp_path: Path) -> None:
 
 def drop(name: str) -> Change:
     """Without this tensor of the depth."""
-    return lambda tensors: tensors.pop(f"model.layers.{LAYERS}.{name}") and None
+    return lambda tensors: tensors.__delitem__(f"model.layers.{LAYERS}.{name}")
 
 
 def put(name: str, *shape: int) -> Change:

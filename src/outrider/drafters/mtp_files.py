@@ -175,9 +175,8 @@ def _blocks(
     state |= {f"{root}.embed_tokens.weight": row, f"{root}.norm.weight": row[0], "lm_head.weight": row}
     try:
         with quiet():
-            model, report = kind.from_pretrained(
-                None, config=small, state_dict=state, dtype=dtype, output_loading_info=True
-            )
+            options = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
+            model, report = kind.from_pretrained(None, config=small, state_dict=state, **options)
     except (RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
         raise UnsupportedModel(_strange(where, reason)) from error
