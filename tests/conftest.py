@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before Transformers is imported: tests never ask a hub
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: waiting threads leave shared cores
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import outrider
+from outrider import cli
 from outrider.drafters.model import ModelDrafter
 from outrider.loading import demo_folder as packaged_demo_folder
 from outrider.loading import quiet
@@ -122,3 +124,17 @@ def models_folder() -> Path:
     if not folder.is_dir():
         pytest.fail(f"OUTRIDER_MODELS names {folder}, which is no folder: run get_models.py first.")
     return folder
+
+
+@pytest.fixture(name="outrider")
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run the command; gives exit code, standard output and standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["outrider", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return run

@@ -19,7 +19,7 @@ from outrider import tree as trees
 from outrider.drafters import Drafter
 from outrider.kv import KVCache
 from outrider.sampling import History, Law, Sampling
-from outrider.types import Budget, Draft, Noise, Scores, Tree
+from outrider.types import Budget, Draft, Drawn, Noise, Round, Scores, Tree
 
 Context = tuple[int, ...]
 UNBOUNDED = 1 << 40
@@ -141,9 +141,9 @@ class Exact(Sampling):
 
     temperature: float = 1.0
 
-    def law(self, logits: Tensor, tree: Tree, history: History) -> Law:
+    def law(self, logits: Tensor, tree: Tree, history: History, nodes: Sequence[int] | None = None) -> Law:
         """See `Sampling.law`."""
-        return Law(probs=logits.softmax(-1))
+        return Law(probs=(logits if nodes is None else logits[list(nodes)]).softmax(-1))
 
 
 @dataclass
@@ -232,7 +232,7 @@ class Sampled(ToyDrafter):
             law = self.table.law((*state.tokens, *drafted))
             drafted.append(int(noise.draws(law[None], [len(state.tokens) + step])[0]))
             laws.append(law)
-        return Draft(Tree.chain([state.tokens[-1], *drafted]), torch.stack(laws) if laws else None)
+        return Draft(Tree.chain([state.tokens[-1], *drafted]), torch.stack(laws) if laws else None, "iid")
 
 
 class Branching(ToyDrafter):
@@ -253,6 +253,62 @@ class Branching(ToyDrafter):
                     parents.append(node)
             first = last
         return Draft(Tree(torch.tensor([context[-1] for context in contexts]), torch.tensor(parents)))
+
+
+Ranks = tuple[int, ...]
+
+
+class Forked(ToyDrafter):
+    """A tree of tokens drawn from a table, with the table's own law as `probs`.
+
+    Args:
+        table: its law.
+        shape: how many children a node has, by the ranks on the way to it (the root is `()`); none if not named.
+        drawn: "iid" or "without_replacement"; fewer children where the law has fewer tokens.
+    """
+
+    def __init__(
+        self, table: Table, shape: Mapping[Ranks, int], drawn: Drawn = "without_replacement", **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.table, self._shape, self._drawn = table, shape, drawn
+
+    def draft(self, state: ToyState, depth: int, noise: Noise) -> Draft:
+        """See `ToyDrafter`."""
+        contexts: list[Context] = [tuple(state.tokens)]
+        ranks: list[Ranks] = [()]
+        parents, laws, node = [-1], [], 0
+        while node < len(contexts):
+            law = self.table.law(contexts[node])
+            left = law.clone()
+            wanted = self._shape.get(ranks[node], 0) if len(ranks[node]) < depth else 0
+            for rank in range(wanted):
+                if not bool(left.any()):
+                    break
+                token = int(noise.draws(left[None], [len(contexts[node])])[0])
+                if self._drawn == "without_replacement":
+                    left[token] = 0
+                contexts.append((*contexts[node], token))
+                ranks.append((*ranks[node], rank))
+                parents.append(node)
+                laws.append(law)
+            node += 1
+        tree = Tree(torch.tensor([context[-1] for context in contexts]), torch.tensor(parents))
+        return Draft(tree, torch.stack(laws), self._drawn) if laws else Draft(tree)
+
+
+class Wide:
+    """A policy that asks for trees, always the same."""
+
+    def __init__(self, depth: int, nodes: int, stop: Callable[[Tensor, int], bool] | None = None) -> None:
+        self._budget = Budget(depth, nodes, stop)
+
+    def budget(self) -> Budget:
+        """See `Policy`."""
+        return self._budget
+
+    def observe(self, round_: Round) -> None:
+        """Nothing to learn."""
 
 
 class Script:
@@ -298,21 +354,21 @@ class ScriptedNoise:
     """`Noise` whose every decision a script takes."""
 
     def __init__(self, script: Script) -> None:
-        self._script = script
+        self.script = script
 
     def draws(self, probs: Tensor, positions: Sequence[int]) -> Sequence[int]:
         """See `types.Noise`."""
         assert len(positions) == len(probs)
-        return _LazyDraws(self._script, probs)
+        return _LazyDraws(self.script, probs)
 
     def accept(self, prob: float) -> bool:
         """See `types.Noise`; not-a-number is refused, as every comparison with it is."""
         chance = min(1.0, prob) if prob > 0 else 0.0
-        return self._script.choose([chance, 1.0 - chance]) == 0
+        return self.script.choose([chance, 1.0 - chance]) == 0
 
     def categorical(self, probs: Tensor) -> int:
         """See `types.Noise`."""
-        return self._script.choose(probs.tolist())
+        return self.script.choose(probs.tolist())
 
 
 class NoiseOf:

@@ -64,7 +64,7 @@ def _openvino(target: Path) -> Path:
 def _q8_0(gguf: Path) -> Path:
     """The GGUF file quantised anew to Q8_0: what its own quantisation lost stays lost."""
     environment = interpreter("llamacpp")
-    return _made(_place(gguf, "q8_0").with_suffix(".gguf"), [environment.python, HERE / "quantise_llamacpp.py", gguf])
+    return _made(_place(gguf, "q8_0.gguf"), [environment.python, HERE / "quantise_llamacpp.py", gguf])
 
 
 def _place(source: Path, kind: str) -> Path:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Bench:
     Attributes:
         options: the command's.
         cores: the CPUs that workers use.
+        machine: what it was before the first worker started.
         tokenizer: the target's.
         prompts: ids by name.
         stop_ids: what ends the model's answers.
@@ -55,6 +57,7 @@ class Bench:
 
     options: argparse.Namespace
     cores: list[int]
+    machine: dict[str, Any]
     tokenizer: Any
     prompts: dict[str, list[int]]
     stop_ids: list[int]
@@ -122,7 +125,7 @@ class Bench:
         return {
             "bench": "peers",
             "options": {name: str(value) for name, value in vars(self.options).items()},
-            "machine": machine.describe(),
+            "machine": self.machine,
             "prompt_tokens": {name: len(ids) for name, ids in self.prompts.items()},
             "summary": summary(every, self.runs, names, self.options.reference),
             "differences": differences(every, self.runs, names, self.tokenizer.decode),
@@ -169,6 +172,7 @@ def stop_ids(target: Path) -> list[int]:
 
 def main() -> None:
     """Measure and report."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended by a signal."))  # so that workers are ended as well
     options = arguments()
     cores = sorted(os.sched_getaffinity(0))
     try:
@@ -179,7 +183,7 @@ def main() -> None:
         options.assistant = demo_folder()
     tokenizer = AutoTokenizer.from_pretrained(options.target)
     prompts = {name: prompt_ids(tokenizer, PROMPTS[name]) for name in options.prompts.split(",")}
-    bench = Bench(options, cores, tokenizer, prompts, stop_ids(options.target))
+    bench = Bench(options, cores, machine.describe(), tokenizer, prompts, stop_ids(options.target))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for repeat in range(options.repeats):
         for engine in every:

@@ -115,6 +115,7 @@ def _vllm_settings(cores: Sequence[int]) -> tuple[tuple[str, str], ...]:
         ("VLLM_CPU_KVCACHE_SPACE", "1"),
         ("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores))),
         ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_USE_AOT_COMPILE", "0"),  # 0.32.0 cannot load on a CPU what it stores so; Inductor's own cache it can
         ("LD_PRELOAD", ":".join(str(library) for library in preloaded if library.exists())),
     )
 

@@ -2,7 +2,7 @@
 
 import outrider
 
-llm = outrider.load("demo", drafter="lookup")
+llm = outrider.load("demo", drafter="suffix")
 print(llm.generate("Once upon a time", max_new_tokens=40).text)
 """
 

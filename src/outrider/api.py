@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from . import drafters, policy, verify
+from . import combinations, drafters, policy, verify
 from .engine import PREFILL_CHUNK, Engine
 from .errors import BadOption
 from .loading import DEMO, DeviceMap, Fast, Loaded, Loader, as_dtype
@@ -20,7 +20,7 @@ from .row import Request, Row
 from .sampling import Sampling
 from .stats import Stats
 from .target import Target
-from .text import Prompt, as_batch, encode
+from .text import Prediction, Prompt, as_batch, as_predictions, encode, encode_prediction
 from .types import FinishReason, Round
 from .verify import Verifier
 
@@ -40,6 +40,9 @@ class Output:
         exactness: "bits" if speculation cannot change a logit, "ties" if it may by rounding, so that a near tie can
             flip.
         reused: prompt tokens whose keys were known from an earlier request.
+        verifier: the rule that decided.
+        lossless: whether the rule keeps the target's law; if not, `stats.mean_tv` and `stats.mean_kl` say how far the
+            output is from it.
     """
 
     text: str
@@ -49,7 +52,9 @@ class Output:
     seed: int
     prompt_ids: tuple[int, ...]
     exactness: str
-    reused: int = 0
+    reused: int
+    verifier: str
+    lossless: bool
 
     @property
     def stats(self) -> Stats:
@@ -72,8 +77,10 @@ class Stream(Iterator[Piece]):
         output: what has been written so far, as an `Output`; complete once the iterator is exhausted.
     """
 
-    def __init__(self, events: Iterator[tuple[Row, Round]], request: Request, exactness: str) -> None:
-        self._events, self._request, self._exactness = events, request, exactness
+    def __init__(
+        self, events: Iterator[tuple[Row, Round]], request: Request, exactness: str, verifier: Verifier
+    ) -> None:
+        self._events, self._request, self._exactness, self._verifier = events, request, exactness, verifier
         self._row: Row | None = None
         self._rounds: list[Round] = []
 
@@ -89,7 +96,7 @@ class Stream(Iterator[Piece]):
     @property
     def output(self) -> Output:
         """See the class."""
-        return _output(self._request, self._row, self._rounds, self._exactness)
+        return _output(self._request, self._row, self._rounds, self._exactness, self._verifier)
 
 
 class Outrider:
@@ -121,19 +128,21 @@ class Outrider:
         self.tokenizer: Any = loaded.tokenizer
         self.folder: Path | None = loaded.folder
         self.exactness = self.target.exactness
+        budget = self._make_policy().budget()
+        combinations.check(self.verifier, drafters.drafter_class(drafter), drafter, budget)
         setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model, self.folder)
         self.drafter = drafters.make_drafter(drafter, setting)
+        combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
 
     @property
     def configuration(self) -> dict[str, str]:
         """What is in force, for reports."""
-        _, verifier, policy_spec = self._specs
         note = {"note": self.drafter.note} if self.drafter.note else {}
         return {
             "target": self._loaded.name,
             "drafter": self.drafter.spec,
-            "verifier": verifier,
-            "policy": policy_spec,
+            "verifier": self.verifier.spec,
+            "policy": self._specs[2],
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
             "build": self.target.build,
@@ -157,6 +166,7 @@ class Outrider:
         sampling: Sampling | None = ...,
         max_new_tokens: int = ...,
         stop: str | Sequence[str] | None = ...,
+        prediction: Prediction | None = ...,
     ) -> Output: ...
     @overload
     def generate(
@@ -166,6 +176,7 @@ class Outrider:
         sampling: Sampling | None = ...,
         max_new_tokens: int = ...,
         stop: str | Sequence[str] | None = ...,
+        prediction: Sequence[Prediction] | None = ...,
     ) -> list[Output]: ...
     def generate(
         self,
@@ -174,6 +185,7 @@ class Outrider:
         sampling: Sampling | None = None,
         max_new_tokens: int = 256,
         stop: str | Sequence[str] | None = None,
+        prediction: Prediction | Sequence[Prediction] | None = None,
     ) -> Output | list[Output]:
         """Write an answer, or one per prompt of a batch.
 
@@ -182,19 +194,23 @@ class Outrider:
             sampling: greedy if not given. Its seed serves every prompt of a batch, so each equals its run alone.
             max_new_tokens: exactly how many tokens may be written.
             stop: a string or several that end the output.
+            prediction: the text that you expect, or its ids, for the drafter "reference"; of a batch a list of them,
+                one per prompt. It influences speed only.
 
         Raises:
             BadPrompt, BadOption: before any work, with the remedy.
         """
         prompts, batched = as_batch(prompt)
-        requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop)
+        predictions = as_predictions(prediction, len(prompts), batched)
+        requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
         rows: dict[int, Row] = {}
         rounds: dict[int, list[Round]] = {index: [] for index in range(len(requests))}
         for row, round_ in self._engine().run(requests):
             rows[row.index] = row
             rounds[row.index].append(round_)
         outputs = [
-            _output(request, rows[index], rounds[index], self.exactness) for index, request in enumerate(requests)
+            _output(request, rows[index], rounds[index], self.exactness, self.verifier)
+            for index, request in enumerate(requests)
         ]
         return outputs if batched else outputs[0]
 
@@ -205,13 +221,15 @@ class Outrider:
         sampling: Sampling | None = None,
         max_new_tokens: int = 256,
         stop: str | Sequence[str] | None = None,
+        prediction: Prediction | None = None,
     ) -> Stream:
-        """Write one answer and yield it round by round. Leaving the iterator early ends the request."""
+        """Write one answer and yield it round by round. Leaving the iterator early ends the request. See `generate`."""
         prompts, batched = as_batch(prompt)
         if batched:
             raise BadOption("stream takes one prompt: call generate for a batch.")
-        requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop)
-        return Stream(self._engine().run(requests), requests[0], self.exactness)
+        predictions = as_predictions(prediction, 1, False)
+        requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
+        return Stream(self._engine().run(requests), requests[0], self.exactness, self.verifier)
 
     def _engine(self) -> Engine:
         return Engine(
@@ -225,17 +243,24 @@ class Outrider:
         )
 
     def _requests(
-        self, prompts: Sequence[Prompt], sampling: Sampling, max_new_tokens: int, stop: str | Sequence[str] | None
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        max_new_tokens: int,
+        stop: str | Sequence[str] | None,
+        predictions: Sequence[Prediction | None],
     ) -> list[Request]:
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         requests = []
-        for prompt in prompts:
+        for prompt, prediction in zip(prompts, predictions, strict=True):
             if self.tokenizer is None and not all(isinstance(part, int) for part in prompt):
                 raise BadOption("Text prompts need a tokenizer: pass tokenizer= to load, or give token ids.")
             ids = tuple(encode(self.tokenizer, prompt))
             seed = fresh_seed() if sampling.seed is None else sampling.seed
-            request = Request(ids, sampling, seed, max_new_tokens, stops)
+            expected = () if prediction is None else encode_prediction(self.tokenizer, prediction)
+            request = Request(ids, sampling, seed, max_new_tokens, stops, expected)
             request.check(self.target.context, self.target.vocabulary)
+            self.drafter.check_prediction(expected)
             requests.append(request)
         return requests
 
@@ -244,11 +269,11 @@ class Outrider:
         return loaded.target, loaded.tokenizer
 
 
-def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str) -> Output:
+def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str, verifier: Verifier) -> Output:
     """What a request has come to; nothing yet if it never had a round."""
-    if row is None:
-        return Output("", [], None, rounds, request.seed, request.prompt, exactness)
-    return Output(row.text, row.output, row.finish, rounds, request.seed, request.prompt, exactness, row.reused)
+    text, ids, finish, reused = ("", [], None, 0) if row is None else (row.text, row.output, row.finish, row.reused)
+    rule = (verifier.spec, verifier.lossless)
+    return Output(text, ids, finish, rounds, request.seed, request.prompt, exactness, reused, *rule)
 
 
 def load(
@@ -274,10 +299,12 @@ def load(
 
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
-        drafter: "none", "lookup[:N]", "model:SPEC", "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]",
-            "cascade:A,B", or "package.module:Class".
-        verifier: "match" (lossless, and the same seed gives the same tokens with any drafter) or "token" (lossless
-            in law).
+        drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
+            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "cascade:A,B", "none", or
+            "package.module:Class".
+        verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
+            (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
+            much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
         policy: "heuristic" or "fixed:K".
         dtype: of the weights; by default bfloat16 where the hardware computes in it, float32 otherwise.
         device: by default the first GPU, or else the CPU.
@@ -306,8 +333,10 @@ def load(
         raise BadOption(f"prefix_memory is {prefix_memory}: it has to be 0 (keep nothing) or more bytes.")
     loader = Loader(as_dtype(dtype), device, offline, trust_remote_code, fast, quantize, device_map, compile)
     if isinstance(target, str | Path):
-        if tokenizer is not None or in_place:
-            raise BadOption("tokenizer and in_place go with a model that is passed: a named model needs neither.")
+        if tokenizer is not None:
+            raise BadOption("A tokenizer goes with a model that is passed: a named model brings its own.")
+        if in_place:
+            raise BadOption("in_place is for a model that is passed: a named model has no other holder, leave it out.")
         loaded = loader.load(str(target))
         return Outrider(loaded, loader, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
     if dtype is not None or device is not None or device_map is not None or trust_remote_code:

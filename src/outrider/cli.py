@@ -46,8 +46,8 @@ Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'
 DrafterSpec = Annotated[
     str,
     typer.Option(
-        help="none, lookup[:N], model:SPEC, translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, "
-        "or package.module:Class."
+        help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
+        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or package.module:Class."
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
@@ -86,8 +86,14 @@ def _root(
 @app.command(epilog=_EXAMPLES)
 def generate(
     target: Target = "demo",
-    drafter: DrafterSpec = "lookup",
-    verifier: Annotated[str, typer.Option(help="match or token; both are lossless.")] = "match",
+    drafter: DrafterSpec = "suffix",
+    verifier: Annotated[
+        str,
+        typer.Option(
+            help="match, token, block or traversal (lossless); ensemble[:w], typical[:epsilon,delta] or lenience:l "
+            "(relaxed: another law than the target's, and by how much is reported)."
+        ),
+    ] = "match",
     policy: Annotated[str | None, typer.Option(help="heuristic (the default) or fixed:K.")] = None,
     chat: Annotated[str | None, typer.Option(help="A user's message, through the chat template.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Raw text to continue.")] = None,
@@ -119,6 +125,15 @@ def generate(
     prefill_chunk: Annotated[
         int, typer.Option(help="Prompt tokens per pass: fewer take less memory on long prompts.")
     ] = 512,
+    prediction: Annotated[
+        Path | None, typer.Option(help="A file with the text you expect, for the drafter 'reference'.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Text that the drafter 'suffix' may draft from: a file, or JSONL with 'text'.")
+    ] = None,
+    global_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of corpus and finished answers that 'suffix' keeps; 0 keeps none.")
+    ] = None,
     json_: Json = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show the rounds: drafted, accepted, rejected.")] = False,
 ) -> None:
@@ -128,7 +143,7 @@ def generate(
 
     settings = commands.Settings(
         target,
-        drafter,
+        commands.with_texts(drafter, corpus, global_tokens),
         verifier,
         policy,
         dtype,
@@ -152,7 +167,7 @@ def generate(
         min_new_tokens=min_new_tokens,
         seed=seed,
     )
-    wanted = commands.Wanted(chat, prompt, prompts, batch, max_new_tokens, tuple(stop or ()))
+    wanted = commands.Wanted(chat, prompt, prompts, batch, max_new_tokens, tuple(stop or ()), prediction)
     document = commands.generate(settings, wanted, sampling, trace=trace, show=not json_)
     _print_json(document, json_)
 
@@ -171,7 +186,7 @@ def demo(
 @app.command(epilog=_COST_EXAMPLES)
 def costs(
     target: Target = "demo",
-    drafter: DrafterSpec = "lookup",
+    drafter: DrafterSpec = "suffix",
     widths: Annotated[str, typer.Option(help="Tokens per row and pass.")] = "1,2,4,8,16,32,64",
     batch: Annotated[str, typer.Option(help="Rows per pass.")] = "1",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache before.")] = "256",

@@ -22,6 +22,7 @@ from . import policy as policies
 from .api import Output, Outrider, load
 from .engine import PREFILL_CHUNK
 from .errors import BadOption, BadPrompt
+from .measure import machine
 from .measure.costs import FREE, Costs, Plan, check_plot, draw_costs
 from .measure.costs import measure as costs_of
 from .sampling import Sampling
@@ -77,6 +78,7 @@ class Settings:
             raise BadOption(
                 "The drafter 'none' drafts nothing, so --policy would change nothing: leave one of them out."
             )
+        torch.set_num_threads(machine.cores())  # those that this process may use, whatever the environment says
         return load(
             self.target,
             self.drafter,
@@ -104,6 +106,7 @@ class Wanted:
     batch: int
     max_new_tokens: int
     stop: tuple[str, ...]
+    prediction: Path | None = None
 
     def read(self) -> list[Prompt]:
         """The prompts.
@@ -122,6 +125,35 @@ class Wanted:
             return [[{"role": "user", "content": self.chat}]]
         assert self.prompt is not None
         return [self.prompt]
+
+    def expected(self) -> str | None:
+        """The text that the caller expects, if they say so.
+
+        Raises:
+            BadOption: it goes with a file of prompts, or cannot be read.
+        """
+        if self.prediction is None:
+            return None
+        if self.prompts is not None:
+            raise BadOption("--prediction is of one answer: give the prompt with --chat or --prompt.")
+        try:
+            return self.prediction.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadOption(f"The prediction {self.prediction} cannot be read: name a file of UTF-8 text.") from error
+
+
+def with_texts(drafter: str, corpus: Path | None, global_tokens: int | None) -> str:
+    """A drafter's spec with --corpus and --global-tokens in it.
+
+    Raises:
+        BadOption: the drafter has no use for them.
+    """
+    options = [] if global_tokens is None else [f"global={global_tokens}"]
+    options += [] if corpus is None else [f"corpus={corpus}"]
+    name, _, argument = drafter.partition(":")
+    if options and name != "suffix":
+        raise BadOption("--corpus and --global-tokens are for the drafter 'suffix': take it, or leave them out.")
+    return f"{name}:{','.join([argument] * bool(argument) + options)}" if options else drafter
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -160,15 +192,15 @@ def _json_prompt(line: str, where: str) -> Prompt:
 
 def generate(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: bool, show: bool) -> dict[str, Any]:
     """Load, generate, show; the document is what `--json` prints. Ctrl-C keeps what is done."""
-    prompts = wanted.read()
+    expected, prompts = wanted.expected(), wanted.read()
     if sampling.temperature == 0 and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
         raise BadOption("--top-k, --top-p and --min-p change nothing at temperature 0: set --temperature too.")
     llm = settings.load()
     started = perf_counter()
     if show and wanted.prompts is None:
-        outputs = [_stream(llm, prompts[0], wanted, sampling)]
+        outputs = [_stream(llm, prompts[0], wanted, sampling, expected)]
     else:
-        outputs = list(_in_batches(llm, prompts, wanted, sampling, show))
+        outputs = list(_in_batches(llm, prompts, wanted, sampling, show, expected))
     seconds = perf_counter() - started
     if show:
         _summary(outputs, seconds, trace, llm)
@@ -184,11 +216,13 @@ def generate(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: b
     }
 
 
-def _stream(llm: Outrider, prompt: Prompt, wanted: Wanted, sampling: Sampling) -> Output:
+def _stream(llm: Outrider, prompt: Prompt, wanted: Wanted, sampling: Sampling, expected: str | None) -> Output:
     """Generate one answer, printing it as it is committed, coloured where a person reads."""
     console = Console(highlight=False, soft_wrap=True)
     painter = Painter(llm.tokenizer)
-    stream = llm.stream(prompt, sampling=sampling, max_new_tokens=wanted.max_new_tokens, stop=wanted.stop)
+    stream = llm.stream(
+        prompt, sampling=sampling, max_new_tokens=wanted.max_new_tokens, stop=wanted.stop, prediction=expected
+    )
     try:
         for piece in stream:
             console.print(coloured(painter.paint(piece.text, piece.round)), end="")
@@ -199,14 +233,20 @@ def _stream(llm: Outrider, prompt: Prompt, wanted: Wanted, sampling: Sampling) -
 
 
 def _in_batches(
-    llm: Outrider, prompts: Sequence[Prompt], wanted: Wanted, sampling: Sampling, show: bool
+    llm: Outrider, prompts: Sequence[Prompt], wanted: Wanted, sampling: Sampling, show: bool, expected: str | None
 ) -> Iterator[Output]:
-    """Generate many answers, a batch at a time, with a bar on standard error and the answers on standard output."""
+    """Generate many answers, a batch at a time, with a bar on standard error and the answers on standard output.
+
+    A text that is expected is that of the only prompt.
+    """
+    options: dict[str, Any] = {} if expected is None else {"prediction": [expected]}
     with progress_bar("generating", len(prompts)) as advance:
         try:
             for first in range(0, len(prompts), wanted.batch):
                 part = prompts[first : first + wanted.batch]
-                outputs = llm.generate(part, sampling=sampling, max_new_tokens=wanted.max_new_tokens, stop=wanted.stop)
+                outputs = llm.generate(
+                    part, sampling=sampling, max_new_tokens=wanted.max_new_tokens, stop=wanted.stop, **options
+                )
                 for place, output in enumerate(outputs):
                     if show:
                         print(f"--- {first + place + 1}\n{output.text}")
@@ -225,6 +265,8 @@ def _record(output: Output, trace: bool) -> dict[str, Any]:
         "reused_tokens": output.reused,
         "seed": output.seed,
         "exactness": output.exactness,
+        "verifier": output.verifier,
+        "lossless": output.lossless,
         "stats": output.stats.as_dict(),
     }
     if trace:
@@ -239,6 +281,8 @@ def _summary(outputs: Sequence[Output], seconds: float, trace: bool, llm: Outrid
             errors.print(table(output.rounds, output.prompt_ids, llm.tokenizer))
     stats = Stats.of([round_ for output in outputs for round_ in output.rounds])
     errors.print(describe(stats, seconds), style="dim")
+    if not llm.verifier.lossless:
+        errors.print(relaxed(stats, llm.verifier.spec), style="yellow")
     seeds = sorted({output.seed for output in outputs})
     if len(outputs) == 1:
         errors.print(f"seed {seeds[0]}, {outputs[0].finish_reason}, drafter {llm.drafter.spec}", style="dim")
@@ -252,6 +296,14 @@ def describe(stats: Stats, seconds: float) -> str:
     if stats.acceptance_length is None or stats.acceptance_rate is None:
         return f"{line}, nothing drafted"
     return f"{line}, acceptance length {stats.acceptance_length:.2f}, {stats.acceptance_rate:.0%} of the draft accepted"
+
+
+def relaxed(stats: Stats, verifier: str) -> str:
+    """That the output is not the target's own, and how far it is from it."""
+    line = f"RELAXED by {verifier} (lossless: false): the output does not have the target's law"
+    if stats.mean_tv is None or stats.mean_kl is None:
+        return line
+    return f"{line}; mean TV {stats.mean_tv:.3g}, mean KL {stats.mean_kl:.3g} over {stats.tokens} tokens"
 
 
 def versions() -> dict[str, str]:
@@ -318,10 +370,10 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
 def demo(max_new_tokens: int, *, show: bool) -> dict[str, Any]:
     """Plain and speculative decoding of one prompt, one after the other in this process, on the demo model."""
     console = Console(highlight=False, soft_wrap=True)
-    fast = load(drafter="lookup", prefix_memory=0)  # both shall read the prompt
+    fast = load(prefix_memory=0)  # both shall read the prompt
     plain = fast.using(drafter="none")
     prompt: Prompt = [{"role": "user", "content": _DEMO_PROMPT}]
-    for llm in (plain, fast):
+    for llm in (plain, fast.using()):  # another drafter, for this one must not have seen the answer
         llm.generate(prompt, max_new_tokens=8)  # warm-up: first passes allocate and choose kernels
     started = perf_counter()
     slow = plain.generate(prompt, max_new_tokens=max_new_tokens)

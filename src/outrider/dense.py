@@ -164,7 +164,7 @@ class DenseTarget:
     @torch.no_grad()
     def head(self, states: Tensor) -> Tensor:
         """See `layers.Layered`."""
-        logits: Tensor = self._head(states)
+        logits: Tensor = self._head.rows(states)
         return torch.tanh(logits / self._logit_cap) * self._logit_cap if self._logit_cap else logits
 
     @torch.no_grad()
@@ -237,12 +237,12 @@ class DenseTarget:
             if index in taps:
                 tapped[index] = hidden.clone()
             storage = cache.storage(index, self._kv_heads, (self._size, self._size), hidden)
-            mixed = nodes.attend(layer.attention, layer.qkv(normed), turns[layer.kind], *storage)
-            delta = layer.out(mixed)
+            mixed = nodes.attend(layer.attention, layer.qkv.rows(normed), turns[layer.kind], *storage)
+            delta = layer.out.rows(mixed)
             if layer.after_attention is not None:
                 delta = layer.after_attention(delta)
             normed = layer.before_mlp(hidden, delta)
-            delta = layer.down(native.gate(layer.gate_up(normed), self._act))
+            delta = layer.down.rows(native.gate(layer.gate_up.rows(normed), self._act))
             if layer.after_mlp is not None:
                 delta = layer.after_mlp(delta)
         return delta, tapped

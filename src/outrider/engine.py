@@ -63,6 +63,7 @@ class Engine:
         """
         target = self.target
         request.check(target.context, target.vocabulary)
+        self.drafter.check_prediction(request.prediction)
         if request.stop and self._tokenizer is None:
             raise BadOption("Stop strings need a tokenizer: load the model with its tokenizer, or leave them out.")
         row = Row(request, self._count, self._make_policy(), target.eos, target.context, self._tokenizer)
@@ -75,12 +76,21 @@ class Engine:
         hidden = prefill(target, head, seat.cache, taps=self.drafter.taps, chunk=self._chunk)
         row.state = self.drafter.begin(request.prompt, hidden)
         self.drafter.seated(row.state, seat)
+        if request.prediction:
+            self.drafter.expect(row.state, request.prediction)
         self._batch.append((row, seat))
         return row
 
     def remove(self, row: Row) -> None:
         """Let a row go before its end; the others do not notice."""
-        self._batch = [(other, seat) for other, seat in self._batch if other is not row]
+        self._release(lambda other: other is row)
+
+    def _release(self, leaves: Callable[[Row], bool]) -> None:
+        """Rows go, and their drafter's states with them."""
+        leaving = [row for row, _ in self._batch if leaves(row)]
+        self._batch = [(row, seat) for row, seat in self._batch if not leaves(row)]
+        for row in leaving:
+            self.drafter.end(row.state)
 
     @property
     def active(self) -> list[Row]:
@@ -115,7 +125,10 @@ class Engine:
             self.drafter.commit(row.state, tokens, score, path)
             kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
             seconds = (drafted - started, verified - drafted)
-            round_ = Round(row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds)
+            away = verdict.divergence[: len(tokens)]
+            round_ = Round(
+                row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds, divergence=away
+            )
             row.rounds += 1
             row.policy.observe(round_)
             results.append((row, round_))
@@ -123,7 +136,7 @@ class Engine:
         for place, row in enumerate(rows):
             if row.finish is not None and self._prefixes is not None:
                 self._prefixes.keep(row.tokens[: cache.lengths[place]], cache, place)
-        self._batch = [(row, seat) for row, seat in self._batch if row.finish is None]
+        self._release(lambda row: row.finish is not None)
         return results
 
     def run(self, requests: Sequence[Request]) -> Iterator[tuple[Row, Round]]:
@@ -134,18 +147,21 @@ class Engine:
             while self._batch:
                 yield from self.step()
         finally:
-            self._batch.clear()
+            self._release(lambda row: True)
 
     def _budget(self, row: Row) -> Budget:
         """The one place where a draft's length is decided: policy, budget, context, and the drafter's own room."""
         wanted = row.policy.budget()
         depth = max(0, min(wanted.depth, row.room, self.drafter.room(row.state)))
-        return replace(wanted, depth=depth, nodes=wanted.nodes if depth else 0)
+        cut = wanted.cut(depth)
+        # Rules that serve nothing but chains get chains.
+        return replace(cut, nodes=depth if self.verifier.chains_only else cut.nodes, law=self.verifier.needs_probs)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):
             raise BadOption(
-                "This verifier serves chains and the drafter made a tree: use the verifier 'match' with this drafter."
+                f"The verifier '{self.verifier.spec}' serves chains and the drafter made a tree: use the verifier "
+                "'match' with this drafter."
             )
         law = row.request.sampling.law(score.logits, draft.tree, row.history)
         noise = SeededNoise.for_verifier(row.request.seed, row.rounds)

@@ -31,10 +31,12 @@ class Layered(Protocol):
 
     Attributes:
         config: the configuration of its text part.
+        eos: ids that end its output.
         depth: how many layers it has.
     """
 
     config: Any
+    eos: tuple[int, ...]
 
     @property
     def depth(self) -> int:
@@ -140,7 +142,8 @@ class ModuleLayers:
     """
 
     def __init__(self, target: TransformersTarget) -> None:
-        self._target, self.config, self._name = target, target.config, type(target.model).__name__
+        self._target, self._name = target, type(target.model).__name__
+        self.config, self.eos = target.config, target.eos
         decoder = target.model.get_decoder()
         if any(getattr(decoder, part, None) is None for part in ("embed_tokens", "layers", "norm", "rotary_emb")):
             raise UnsupportedModel(self._refusal("its decoder is no plain list of layers"))

@@ -52,9 +52,10 @@ class FastLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]"""
-        return self._rows(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+        return self.rows(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def rows(self, x: Tensor) -> Tensor:
+        """[N, in] -> [N, out]"""
         raise NotImplementedError
 
 
@@ -72,7 +73,8 @@ class OneDnnLinear(FastLinear):
         """See `FastLinear`; oneDNN keeps the size of the weights."""
         return int(self.out_features * self.in_features * self._packed.element_size())
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def rows(self, x: Tensor) -> Tensor:
+        """See `FastLinear`."""
         count = x.shape[0]
         if count < _NARROWEST:
             x = nn.functional.pad(x, (0, 0, 0, _NARROWEST - count))
@@ -92,7 +94,8 @@ class NativeLinear(FastLinear):
         """See `FastLinear`."""
         return self.panels.nbytes
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def rows(self, x: Tensor) -> Tensor:
+        """See `FastLinear`."""
         return self.panels.multiply(x, self._bias)
 
 

@@ -27,6 +27,7 @@ class Request:
         seed: the noise is keyed by it.
         max_new_tokens: exactly how many tokens may be written, EOS included.
         stop: strings that end the output; they are not part of its text.
+        prediction: ids that the caller expects to be written, for drafters that use them.
     """
 
     prompt: tuple[int, ...]
@@ -34,6 +35,7 @@ class Request:
     seed: int
     max_new_tokens: int
     stop: tuple[str, ...] = ()
+    prediction: tuple[int, ...] = ()
 
     def check(self, context: int, vocabulary: int) -> None:
         """Refuse what cannot work, before any work.
@@ -50,6 +52,8 @@ class Request:
             )
         if not all(0 <= token < vocabulary for token in self.prompt):
             raise BadPrompt(f"The prompt has ids outside the target's vocabulary of {vocabulary}: check its tokenizer.")
+        if not all(0 <= token < vocabulary for token in self.prediction):
+            raise BadOption(f"The prediction has ids outside the vocabulary of {vocabulary}: check its tokenizer.")
         if self.max_new_tokens < 1:
             raise BadOption(f"max_new_tokens is {self.max_new_tokens}: it has to be 1 or more.")
         if not all(self.stop):

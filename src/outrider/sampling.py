@@ -33,16 +33,39 @@ class History:
 class Law:
     """The law of the next token at each node: a choice per node (greedy), or probabilities [N, V]."""
 
-    def __init__(self, probs: Tensor | None = None, choices: Tensor | None = None, vocabulary: int = 0) -> None:
-        self._probs, self._choices, self._vocabulary = probs, choices, vocabulary
+    def __init__(
+        self, probs: Tensor | None = None, choices: Tensor | None = None, logits: Tensor | None = None
+    ) -> None:
+        self._probs, self._choices, self._logits = probs, choices, logits
+
+    @property
+    def greedy(self) -> bool:
+        """Whether each node's law is all on one token."""
+        return self._choices is not None
 
     @property
     def probs(self) -> Tensor:
         """[N, V] float; one-hot rows where the law is greedy."""
         if self._probs is None:
-            assert self._choices is not None
-            self._probs = torch.nn.functional.one_hot(self._choices, self._vocabulary).float()
+            assert self._choices is not None and self._logits is not None
+            self._probs = torch.nn.functional.one_hot(self._choices, self._logits.shape[-1]).float()
         return self._probs
+
+    def at(self, node: int) -> Tensor:
+        """[V] the probabilities at one node; for a greedy law the other nodes are not worked out."""
+        if self._choices is None:
+            return self.probs[node]
+        assert self._logits is not None
+        row = torch.zeros(self._logits.shape[-1], device=self._logits.device)
+        row[self._choices[node]] = 1
+        return row
+
+    def spread(self, node: int) -> Tensor:
+        """[V] the probabilities at one node; where the law is greedy, those at temperature 1, before the choice."""
+        if self._choices is None:
+            return self.probs[node]
+        assert self._logits is not None
+        return self._logits[node].float().softmax(-1)
 
     def draws(self, noise: Noise, positions: Sequence[int]) -> Sequence[int]:
         """The target's own token at each node, where `positions` are the absolute positions of these tokens."""
@@ -113,18 +136,21 @@ class Sampling:
         """The same without the caller's own processors, which may keep state and belong to the target alone."""
         return replace(self, processors=()) if self.processors else self
 
-    def law(self, logits: Tensor, tree: Tree, history: History) -> Law:
+    def law(self, logits: Tensor, tree: Tree, history: History, nodes: Sequence[int] | None = None) -> Law:
         """The target's law at each node.
 
         Args:
             logits: [N, V] in any floating type; left unchanged.
             tree: the N nodes; `history.tokens` ends with node 0.
             history: the row's past.
+            nodes: the nodes whose laws are wanted, in this order; all of them if not given.
         """
         if self.edits_logits:
             logits = self._edit(logits.float().clone(), tree, history)
+        if nodes is not None:
+            logits = logits[list(nodes)]
         if self.temperature == 0:
-            return Law(choices=logits.argmax(-1), vocabulary=logits.shape[-1])
+            return Law(choices=logits.argmax(-1), logits=logits)
         return Law(probs=self._truncate(logits.float() / self.temperature))
 
     def _edit(self, scores: Tensor, tree: Tree, history: History) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -26,6 +27,8 @@ class Stats:
         conditional: a_k = s_k / s_(k-1), the chance of token k once those before it were kept.
         tokens_per_pass: tokens / rounds, rounds without a draft included.
         draft_seconds, verify_seconds: wall time of drafting and of the target's passes.
+        mean_tv, mean_kl: under a relaxed rule, how far the laws that the committed tokens were drawn from lie from the
+            target's, on average over the tokens (`types.Divergence`); None under a lossless one.
     """
 
     rounds: int
@@ -39,6 +42,8 @@ class Stats:
     tokens_per_pass: float
     draft_seconds: float
     verify_seconds: float
+    mean_tv: float | None
+    mean_kl: float | None
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Stats:
@@ -48,6 +53,7 @@ class Stats:
         drafted = sum(round_.drafted for round_ in every)
         accepted = [round_.accepted for round_ in with_draft]
         tokens = sum(len(round_.tokens) for round_ in every)
+        away = [divergence for round_ in every for divergence in round_.divergence]
         reached = [sum(kept >= k for kept in accepted) for k in range(max(accepted, default=0) + 1)]
         return cls(
             rounds=len(every),
@@ -61,8 +67,15 @@ class Stats:
             tokens_per_pass=tokens / len(every) if every else 0.0,
             draft_seconds=sum(round_.draft_seconds for round_ in every),
             verify_seconds=sum(round_.verify_seconds for round_ in every),
+            mean_tv=sum(divergence.tv for divergence in away) / len(away) if away else None,
+            mean_kl=sum(divergence.kl for divergence in away) / len(away) if away else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        """For JSON, which has no infinity: where `mean_kl` is infinite it is null beside a `mean_tv` that is not."""
+        return {item.name: finite(getattr(self, item.name)) for item in fields(self)}
+
+
+def finite(value: Any) -> Any:
+    """A figure as JSON can say it: None for infinity."""
+    return None if value == math.inf else value

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .errors import BadPrompt
+from .errors import BadOption, BadPrompt
 
 Message = dict[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]
+Prediction = str | Sequence[int]
 
 
 class Tokenizer(Protocol):
@@ -104,6 +105,40 @@ def encode(tokenizer: Any, prompt: Prompt) -> list[int]:
     if all(isinstance(part, int) for part in prompt):
         return [part for part in prompt if isinstance(part, int)]
     raise BadPrompt("A prompt is a string, a list of messages or a list of token ids; a batch is a list of those.")
+
+
+def encode_prediction(tokenizer: Any, prediction: Prediction) -> tuple[int, ...]:
+    """Ids of a text that the caller expects, without special tokens; ids as they are.
+
+    Raises:
+        BadOption: empty, or text without a tokenizer.
+    """
+    if isinstance(prediction, str) and tokenizer is None:
+        raise BadOption("A prediction in text needs a tokenizer: pass tokenizer= to load, or give token ids.")
+    ids: Sequence[int] = (
+        tokenizer(prediction, add_special_tokens=False)["input_ids"] if isinstance(prediction, str) else prediction
+    )
+    if not ids:
+        raise BadOption("The prediction is empty: leave it out.")
+    return tuple(ids)
+
+
+def as_predictions(
+    prediction: Prediction | Sequence[Prediction] | None, prompts: int, batched: bool
+) -> list[Prediction | None]:
+    """A prediction for each prompt: one text or list of ids without a batch, a list of as many with one.
+
+    Raises:
+        BadOption: it does not go with the prompts.
+    """
+    if prediction is None:
+        return [None] * prompts
+    if isinstance(prediction, str) or all(isinstance(part, int) for part in prediction):
+        if not batched:
+            return [prediction]  # type: ignore[list-item]
+    elif batched and len(prediction) == prompts:
+        return list(prediction)  # type: ignore[arg-type]
+    raise BadOption("prediction goes with the prompts: one text for one prompt, a list of as many for a batch.")
 
 
 def as_batch(prompts: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from .stats import finite
 from .text import Detokenizer, Tokenizer
 from .types import Origin, Round
 
@@ -68,6 +69,7 @@ def as_json(round_: Round) -> dict[str, Any]:
         "finish": round_.finish,
         "draft_seconds": round_.draft_seconds,
         "verify_seconds": round_.verify_seconds,
+        "divergence": [{"tv": away.tv, "kl": finite(away.kl)} for away in round_.divergence],
     }
 
 

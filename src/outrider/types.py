@@ -14,8 +14,8 @@ Glossary
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -52,9 +52,9 @@ class Draft:
 
     Attributes:
         tree: node 0 is the row's pending token; the others are proposed.
-        probs: [N-1, V], row i the law that node i+1 was drawn from, given its parent, with no elder sibling taken out;
-            None where the choice was deterministic (a point mass).
-        drawn: how: "point" (deterministic, no probs), "iid" (each child independently, as in a chain), or
+        probs: [N-1, V], row i the law that node i+1 was drawn from, given its parent, with no elder sibling taken out.
+            Where the choice was deterministic, the law behind it if `Budget.law` asked, else None.
+        drawn: how: "point" (deterministic, whatever `probs` says), "iid" (each child independently, as in a chain), or
             "without_replacement" (children in the order in which they were drawn).
         score: how many draft tokens the drafter expects to be accepted, where it can tell; a cascade compares these.
         started: what the drafter has run of the target's own layers on these nodes (`layers.Started`), so that the
@@ -86,12 +86,32 @@ class Scores:
         return Scores(self.logits[index], {layer: states[index] for layer, states in self.hidden.items()})
 
 
+class Divergence(NamedTuple):
+    """How far the law that a relaxed rule used at one node lies from the target's.
+
+    Attributes:
+        tv: total variation, half the sum of the differences: 0 to 1.
+        kl: Kullback-Leibler divergence of the law used from the target's, in nats; infinite where the rule may write a
+            token that the target would never write.
+    """
+
+    tv: float
+    kl: float
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier decided: the nodes kept (node 0 first) and the target's own token after the last of them."""
+    """What a verifier decided.
+
+    Attributes:
+        path: the nodes kept, node 0 first.
+        token: the target's own token after the last of them.
+        divergence: under a relaxed rule, one for each node of the path; empty under a lossless one.
+    """
 
     path: tuple[int, ...]
     token: int
+    divergence: tuple[Divergence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +123,23 @@ class Budget:
         nodes: at most so many tokens altogether, where the drafter can make trees; as many as `depth` asks for a chain.
         stop: (law [V] that a token was drawn from, the token) -> whether to keep it and draft no further behind it.
             Only drafters that have a law ask. No token is dropped for what it is: that would bias rules that use q.
+            For a greedy choice the law is `Law.spread`: a point mass would say nothing.
+        law: whether `Draft.probs` is wanted even where the choice is deterministic (then `Law.spread`); the engine sets
+            it for rules that mix the drafter's law in.
     """
 
     depth: int
     nodes: int = 0
     stop: Callable[[Tensor, int], bool] | None = None
+    law: bool = False
 
     def __post_init__(self) -> None:
         if self.nodes < self.depth:
             object.__setattr__(self, "nodes", self.depth)
+
+    def cut(self, depth: int) -> Budget:
+        """The same for a smaller depth. A chain stays a chain: nodes beyond the depth would ask for a tree."""
+        return replace(self, depth=depth, nodes=self.nodes if depth and self.nodes > self.depth else depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +156,7 @@ class Round:
         finish: why the request ended here, or None.
         draft_seconds, verify_seconds: wall time of drafting and of the target's pass. Rows of a batch share a pass,
             and each of their rounds carries its whole time.
+        divergence: under a relaxed rule, of the law that each committed token was drawn from; else empty.
     """
 
     request: int
@@ -139,6 +168,7 @@ class Round:
     finish: FinishReason | None
     draft_seconds: float
     verify_seconds: float
+    divergence: tuple[Divergence, ...] = ()
 
     @property
     def drafted(self) -> int:
@@ -167,7 +197,11 @@ class Noise(Protocol):
     """All randomness of one round of one request. Tests replace it by a script that enumerates every outcome."""
 
     def draws(self, probs: Tensor, positions: Sequence[int]) -> Sequence[int]:
-        """One token per row of `probs` [N, V], with the noise of that absolute position: same position, same noise."""
+        """One token per row of `probs` [N, V] (not necessarily normalised), for these absolute positions.
+
+        Where noise is keyed by position, the same position has the same noise: drawing again from what is left of a law
+        then gives the second of the same race, which is drawing without replacement.
+        """
         ...
 
     def accept(self, prob: float) -> bool:

@@ -26,7 +26,7 @@ def test_json_is_one_document_with_everything(outrider) -> None:
     assert code == 0
     assert output["finish_reason"] in {"stop", "length"}
     assert len(output["token_ids"]) == output["stats"]["tokens"] == sum(len(r["tokens"]) for r in output["rounds"])
-    assert document["configuration"]["drafter"].startswith("lookup")
+    assert document["configuration"]["drafter"].startswith("suffix")
     assert set(document["versions"]) == {"outrider", "torch", "transformers", "python"}
 
 
@@ -43,9 +43,9 @@ def test_same_seed_same_ids_with_any_drafter(outrider) -> None:
         json.loads(outrider("generate", "--prompt", "Once upon a time", "--drafter", drafter, *sampling)[1])["outputs"][
             0
         ]["token_ids"]
-        for drafter in ("none", "lookup", "model:demo")
+        for drafter in ("none", "lookup", "suffix", "recycle", "lookahead", "model:demo")
     ]
-    assert ids[0] == ids[1] == ids[2]
+    assert all(other == ids[0] for other in ids)
 
 
 def test_what_a_drafter_has_to_say_is_said_once(outrider) -> None:
@@ -85,7 +85,60 @@ def test_stop_strings_are_cut_off(outrider) -> None:
     assert " 8" not in output["text"]
 
 
+def test_a_prediction_is_followed(outrider, tmp_path: Path) -> None:
+    prompt = ("generate", "--prompt", "1, 2, 3, 4, 5,", "--max-new-tokens", "24", "--json")
+    plain = json.loads(outrider(*prompt, "--drafter", "none")[1])["outputs"][0]
+    path = tmp_path / "expected.txt"
+    path.write_text(plain["text"], encoding="utf-8")
+    followed = json.loads(outrider(*prompt, "--drafter", "reference", "--prediction", str(path))[1])["outputs"][0]
+    assert followed["token_ids"] == plain["token_ids"]
+    assert followed["stats"]["accepted"] >= 16
+
+
+def test_a_corpus_and_its_bound_reach_the_drafter(outrider, tmp_path: Path) -> None:
+    prompt = ("generate", "--prompt", "1, 2, 3, 4, 5,", "--max-new-tokens", "24", "--json")
+    path = tmp_path / "corpus.txt"
+    path.write_text("3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21", encoding="utf-8")
+    documents = [
+        json.loads(outrider(*prompt, *options)[1])
+        for options in (("--global-tokens", "0"), ("--corpus", str(path)), ("--drafter", "suffix:factor=3,doubt=0"))
+    ]
+    assert [document["configuration"]["drafter"] for document in documents] == [
+        "suffix:factor=2,longest=32,doubt=1.7,global=0",
+        f"suffix:factor=2,longest=32,doubt=1.7,global=65536,corpus={path}",
+        "suffix:factor=3,longest=32,doubt=0,global=65536",
+    ]
+    without, with_corpus, _ = [document["outputs"][0] for document in documents]
+    assert without["token_ids"] == with_corpus["token_ids"]
+    assert with_corpus["stats"]["rounds"] < without["stats"]["rounds"]
+
+
+RELAXED = ("--drafter", "model:demo", "--verifier", "ensemble:0.5", "--temperature", "0.9", "--seed", "1", *SHORT)
+
+
+def test_relaxed_output_is_labelled_in_json(outrider) -> None:
+    _, out, _ = outrider("generate", "--prompt", "Once upon a time", *RELAXED, "--json", "--trace")
+    document = json.loads(out)
+    (output,) = document["outputs"]
+    assert (output["verifier"], output["lossless"]) == ("ensemble:0.5", False)
+    assert document["configuration"]["verifier"] == "ensemble:0.5"
+    assert output["stats"]["mean_tv"] == pytest.approx(0, abs=1e-3), "the demo model drafts for itself"
+    for round_ in output["rounds"]:
+        assert len(round_["divergence"]) == len(round_["tokens"])
+
+
+def test_relaxed_output_is_labelled_in_the_summary(outrider) -> None:
+    _, _, err = outrider("generate", "--prompt", "Once upon a time", *RELAXED)
+    assert "RELAXED by ensemble:0.5" in err
+    assert "mean TV" in err
+    _, _, err = outrider("generate", "--prompt", "Once upon a time", *SHORT)
+    assert "RELAXED" not in err
+
+
 MISTAKES = {
+    "ensemble without probabilities": (("--verifier", "ensemble", "--prompt", "x"), "'lookup' has none"),
+    "lenience without l": (("--verifier", "lenience", "--prompt", "x"), "lenience:l"),
+    "ensemble beyond 1": (("--verifier", "ensemble:2", "--drafter", "model:demo", "--prompt", "x"), "between 0 and 1"),
     "unknown model": (("--target", "no-such-model", "--prompt", "x"), "no-such-model"),
     "unknown folder": (("--target", "./nowhere", "--prompt", "x"), "nowhere"),
     "unknown drafter": (("--drafter", "crystal-ball", "--prompt", "x"), "crystal-ball"),
@@ -110,6 +163,15 @@ MISTAKES = {
     "an exit behind the last layer": (("--drafter", "early_exit:30", "--prompt", "x"), "from 1 to 29"),
     "no layers for more tokens": (("--drafter", "mtp", "--prompt", "x"), "multi-token-prediction"),
     "a cascade of one": (("--drafter", "cascade:lookup", "--prompt", "x"), "cascade:A,B"),
+    "reference without a prediction": (("--drafter", "reference", "--prompt", "x"), "--prediction"),
+    "prediction without use": (("--prediction", __file__, "--prompt", "x"), "'reference'"),
+    "missing prediction": (("--prediction", "nowhere.txt", "--drafter", "reference", "--prompt", "x"), "nowhere.txt"),
+    "prediction for many": (("--prediction", __file__, "--drafter", "reference", "--prompts", "x"), "--prediction"),
+    "corpus without use": (("--corpus", __file__, "--drafter", "lookup", "--prompt", "x"), "'suffix'"),
+    "bound without use": (("--global-tokens", "9", "--drafter", "none", "--prompt", "x"), "'suffix'"),
+    "corpus beyond its bound": (("--corpus", __file__, "--global-tokens", "9", "--prompt", "x"), "--global-tokens"),
+    "missing corpus": (("--corpus", "nowhere.txt", "--prompt", "x"), "nowhere.txt"),
+    "negative bound": (("--global-tokens", "-1", "--prompt", "x"), "global"),
 }
 
 

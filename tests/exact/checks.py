@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from scipy.stats import chi2
-from toy import Context, Exact, NoiseOf, Script, Scripted, Stream, Table, ToyTarget, outcomes
+from toy import (
+    Context,
+    Exact,
+    NoiseOf,
+    Script,
+    Scripted,
+    ScriptedNoise,
+    Stream,
+    Table,
+    ToyState,
+    ToyTarget,
+    Wide,
+    outcomes,
+)
 
 from outrider import sampling as production
 from outrider.drafters import Drafter
@@ -23,7 +36,8 @@ from outrider.noise import SeededNoise
 from outrider.policy import Fixed
 from outrider.row import Request
 from outrider.sampling import History, Sampling
-from outrider.types import Round, Tree
+from outrider.tree import path_to
+from outrider.types import Noise, Round, Tree
 from outrider.verify import Verifier
 
 ALPHA = 1e-6 / 50  # Bonferroni over the chi-square tests there are, with room for more
@@ -44,6 +58,10 @@ class Case:
         sampling: how p is made from logits; in float64 by default.
         prompt: what comes before.
         rounds: rounds of the engine; what is missing to the horizon afterwards is drawn from the target's own law.
+        nodes: of a draft, where the drafter makes trees.
+        stop: where a draft ends; see `Budget`.
+        expected: text -> the law of the next token that the output has to have, where it is not the target's own.
+        beyond: tokens that the engine may write behind the horizon, so that its drafts are not cut short before it.
     """
 
     table: Table
@@ -55,6 +73,10 @@ class Case:
     sampling: Sampling = field(default_factory=Exact)
     prompt: Context = (0, 1)
     rounds: int = 2
+    nodes: int = 0
+    stop: Callable[[torch.Tensor, int], bool] | None = None
+    expected: NextToken | None = None
+    beyond: int = 0
 
     @property
     def length(self) -> int:
@@ -62,7 +84,9 @@ class Case:
         return self.horizon or self.depth + 1
 
     def next_token(self, context: Context) -> torch.Tensor:
-        """[V] float64: the law of ordinary sampling after this context, one token at a time."""
+        """[V] float64: the law of ordinary sampling after this context, one token at a time, or what is expected."""
+        if self.expected is not None:
+            return self.expected(context)
         history = History(list(context), len(self.prompt), self.eos)
         logits = self.table.law(context).log()[None]
         law = self.sampling.law(logits, Tree.chain(context[-1:]), history).probs[0].double()
@@ -94,19 +118,34 @@ def engine_law(case: Case) -> Law:
 
     def run(script: Script) -> Context:
         patch.setattr("outrider.engine.SeededNoise", NoiseOf(script))
-        engine = Engine(ToyTarget(case.table, case.eos), case.drafter, case.verifier, lambda: Fixed(case.depth))
-        row = engine.add(Request(case.prompt, case.sampling, seed=0, max_new_tokens=case.length))
+        policy = Wide(case.depth, case.nodes, case.stop)
+        engine = Engine(ToyTarget(case.table, case.eos), case.drafter, case.verifier, lambda: policy)
+        row = engine.add(Request(case.prompt, case.sampling, seed=0, max_new_tokens=case.length + case.beyond))
         for _ in range(case.rounds):
             engine.step()
-        return tuple(row.output)
+        return tuple(row.output[: case.length])
 
     with pytest.MonkeyPatch.context() as patch:
-        written = outcomes(run)
+        return completed(outcomes(run), case)
+
+
+def completed(written: Law, case: Case) -> Law:
+    """The law of whole texts, given that of how they begin."""
     law: Law = {}
     for text, weight in written.items():
         for whole, chance in continued(text, case.next_token, case.prompt, case.length, case.eos).items():
             law[whole] = law.get(whole, 0.0) + weight * chance
     return law
+
+
+def rule_law(case: Case) -> Law:
+    """What drafter and rule write in one round, by enumeration, without engine and cache: for drafts that are many."""
+
+    def run(script: Script) -> Context:
+        noise = ScriptedNoise(script)
+        return judged_once(case, (), noise, noise)[: case.length]
+
+    return completed(outcomes(run), case)
 
 
 def total_variation(one: Law, other: Law) -> float:
@@ -117,6 +156,12 @@ def total_variation(one: Law, other: Law) -> float:
 def assert_exact(case: Case, tolerance: float = 1e-12) -> None:
     """The engine's joint law is the target's own."""
     distance = total_variation(engine_law(case), own_law(case))
+    assert distance < tolerance, f"the output's law is off by TV {distance:.3g}"
+
+
+def assert_rule_exact(case: Case, tolerance: float = 1e-12) -> None:
+    """One round's joint law is the target's own."""
+    distance = total_variation(rule_law(case), own_law(case))
     assert distance < tolerance, f"the output's law is off by TV {distance:.3g}"
 
 
@@ -139,22 +184,26 @@ def assert_fits(counts: Counter[Context], law: Mapping[Context, float], alpha: f
     assert chance > alpha, f"chi-square {statistic:.1f} over {len(cells)} cells has probability {chance:.2g}"
 
 
+def judged_once(case: Case, text: Context, draft_noise: Noise, noise: Noise) -> Context:
+    """What one round writes after prompt and text: a toy drafter and a rule, without engine and cache."""
+    context = (*case.prompt, *text)
+    depth = min(case.depth, case.length + case.beyond - len(text) - 1)
+    draft = case.drafter.draft(ToyState(list(context), len(case.prompt), {}), depth, draft_noise)
+    tokens, parents = draft.tree.tokens.tolist(), draft.tree.parents
+    laws = [case.table.law((*context, *(tokens[n] for n in path_to(parents, node)[1:]))) for node in range(len(tokens))]
+    verdict = case.verifier(production.Law(probs=torch.stack(laws)), draft, noise, len(context))
+    return (*(tokens[node] for node in verdict.path[1:]), verdict.token)
+
+
 def text_of(case: Case, seed: int, noise: type[SeededNoise] = SeededNoise) -> Context:
     """One text by real noise, drafter and rule in a tight loop without engine and cache."""
-    state = case.drafter.begin(case.prompt, {})
     text: Context = ()
     number = 0
     while len(text) < case.length:
-        depth = min(case.depth, case.length - len(text) - 1)
-        draft = case.drafter.draft(state, depth, noise.for_draft(seed, number, case.verifier.coupled))
-        context = (*case.prompt, *text)
-        drafted = tuple(draft.tree.tokens[1:].tolist())
-        law = torch.stack([case.table.law(context + drafted[:place]) for place in range(depth + 1)])
-        verdict = case.verifier(production.Law(probs=law), draft, noise.for_verifier(seed, number), len(context))
-        text += (*drafted[: len(verdict.path) - 1], verdict.token)
-        state.tokens[:] = [*case.prompt, *text]
+        draft_noise = noise.for_draft(seed, number, case.verifier.coupled)
+        text += judged_once(case, text, draft_noise, noise.for_verifier(seed, number))
         number += 1
-    return text
+    return text[: case.length]
 
 
 def assert_samples_fit(case: Case, samples: int, noise: type[SeededNoise] = SeededNoise) -> None:

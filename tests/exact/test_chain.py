@@ -31,7 +31,7 @@ class Growing(ToyDrafter):
     def draft(self, state: ToyState, depth: int, noise: Noise) -> Draft:
         """See `ToyDrafter`."""
         budget = Budget(depth, stop=lambda law, token: float(law[token]) < self._sure)
-        chain = Chain(state.tokens, state.prompt_length, budget, self._sampling, noise)
+        chain = Chain(state.tokens, state.prompt_length, (), budget, self._sampling, noise)
         while chain.open:
             chain.grow(self._table.law((*state.tokens, *chain.drafted)).log())
         return chain.draft()
@@ -51,17 +51,17 @@ def test_greedy_chain(verifier: Verifier) -> None:
 
 
 def test_its_own_history_counts() -> None:
-    """Penalties see what was drafted before; a stop sees the drafter's own law, greedy or not."""
-    seen: list[torch.Tensor] = []
-    logits = torch.tensor([2.0, 1.5, 0.0])
-    sampling = Sampling(repetition_penalty=4.0)
-    chain = Chain([2], 1, Budget(3, stop=lambda law, token: bool(seen.append(law))), sampling, None)  # type: ignore[arg-type]
-    while chain.open:
-        chain.grow(logits)
-    assert chain.drafted == [0, 1, 0]
-    assert all(torch.equal(law, logits.softmax(-1)) for law in seen)
-    draft = chain.draft("begun")
-    assert (draft.tree.tokens.tolist(), draft.probs, draft.started) == ([2, 0, 1, 0], None, "begun")
+    """Penalties see what was drafted before; nothing is drafted behind an end, or without a budget."""
+    logits = torch.tensor([2.0, 1.5, 0.0, 0.4])
+    for ends, expected in (((), [0, 1, 0]), ((1,), [0, 1])):
+        chain = Chain([2], 1, ends, Budget(3), Sampling(repetition_penalty=4.0), None)  # type: ignore[arg-type]
+        while chain.open:
+            chain.grow(logits)
+        assert chain.drafted == expected
+        draft = chain.draft("begun")
+        assert (draft.tree.tokens.tolist(), draft.probs, draft.started) == ([2, *expected], None, "begun")
+    nothing = Chain([2, 3], 1, (), Budget(0), Sampling(), None)  # type: ignore[arg-type]
+    assert (nothing.open, nothing.newest, nothing.draft().tree.tokens.tolist()) == (False, 3, [3])
 
 
 class Unsure(Likeliest):

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import torch
 from checks import Case, assert_fits, assert_samples_fit, own_law, text_of, total_variation
-from toy import Context, Sampled, Scripted, Table, ToyTarget
+from toy import Context, Forked, Sampled, Scripted, Table, ToyTarget
 
 from outrider.drafters.model import ModelDrafter
 from outrider.engine import Engine
@@ -19,9 +19,12 @@ from outrider.noise import SeededNoise
 from outrider.policy import Fixed
 from outrider.row import Request
 from outrider.sampling import Sampling
+from outrider.types import Drawn
 from outrider.verify import Verifier
+from outrider.verify.block import Block
 from outrider.verify.match import Match
 from outrider.verify.rejection import TokenRejection
+from outrider.verify.traversal import Traversal
 
 RULES = pytest.mark.parametrize("verifier", [Match(), TokenRejection()], ids=["match", "token"])
 
@@ -50,9 +53,23 @@ def test_match_with_a_coupled_drafter() -> None:
     assert_samples_fit(Case(table(2), Sampled(table(3)), Match(), depth=2), samples=4000)
 
 
-def test_token_rejection() -> None:
+@pytest.mark.parametrize("rule", [TokenRejection(), Block(), Traversal()], ids=["token", "block", "traversal"])
+def test_chains(rule: Verifier) -> None:
     """Draft, acceptance and residual have noise of their own."""
-    assert_samples_fit(Case(table(4), Sampled(table(5)), TokenRejection(), depth=2), samples=4000)
+    assert_samples_fit(Case(table(4), Sampled(table(5)), rule, depth=2), samples=4000)
+
+
+@pytest.mark.parametrize("drawn", ["iid", "without_replacement"])
+@pytest.mark.parametrize("rule", [TokenRejection(), Traversal()], ids=["token", "traversal"])
+def test_trees(rule: Verifier, drawn: Drawn) -> None:
+    """Siblings too, over the rounds that three tokens take."""
+    drafter = Forked(table(13), {(): 2, (0,): 2, (1,): 1}, drawn)
+    assert_samples_fit(Case(table(12), drafter, rule, depth=2), samples=4000)
+
+
+def test_match_with_a_coupled_tree() -> None:
+    """Children are the first, second, ... of the target's own race, at positions that come again later."""
+    assert_samples_fit(Case(table(14), Forked(table(15), {(): 2, (0,): 2}), Match(), depth=2), samples=4000)
 
 
 @RULES

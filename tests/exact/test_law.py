@@ -10,17 +10,23 @@ from itertools import pairwise
 
 import pytest
 import torch
-from checks import Case, assert_exact, engine_law, own_law, total_variation
+from checks import Case, assert_exact, assert_rule_exact, engine_law, own_law, total_variation
 from toy import Branching, Context, Exact, Likeliest, Sampled, Scripted, Table, ToyTarget
 
+from outrider.drafters.lookahead import Lookahead
 from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
+from outrider.drafters.recycle import Recycle
+from outrider.drafters.suffix import Suffix
 from outrider.sampling import Sampling
 from outrider.verify import Verifier
+from outrider.verify.block import Block
 from outrider.verify.match import Match
 from outrider.verify.rejection import TokenRejection
+from outrider.verify.traversal import Traversal
 
-RULES = pytest.mark.parametrize("verifier", [Match(), TokenRejection()], ids=["match", "token"])
+LOSSLESS = {"match": Match(), "token": TokenRejection(), "block": Block(), "traversal": Traversal()}
+RULES = pytest.mark.parametrize("verifier", LOSSLESS.values(), ids=LOSSLESS)
 
 
 @RULES
@@ -38,9 +44,10 @@ def test_sampled_chain_of_three(verifier: Verifier) -> None:
     assert_exact(Case(Table(3, 5), Sampled(Table(3, 6, support=(0, 2))), verifier, depth=3))
 
 
-def test_sampled_chain_of_three_token() -> None:
-    """Depth 3 with every token in both laws, for the rule whose enumeration is cheap."""
-    assert_exact(Case(Table(3, 7), Sampled(Table(3, 8)), TokenRejection(), depth=3))
+@pytest.mark.parametrize("name", ["token", "block", "traversal"])
+def test_one_round_of_three(name: str) -> None:
+    """Depth 3 with every token in both laws, for the rules whose enumeration is cheap."""
+    assert_rule_exact(Case(Table(3, 7), Sampled(Table(3, 8)), LOSSLESS[name], depth=3))
 
 
 @RULES
@@ -54,6 +61,27 @@ def test_deterministic_chain(verifier: Verifier, depth: int) -> None:
 def test_lookup(verifier: Verifier) -> None:
     """The production drafter whose drafts depend on what was committed before."""
     assert_exact(Case(Table(3, 11), Lookup(4), verifier, depth=3, prompt=(0, 1, 2, 0, 1)))
+
+
+RETRIEVAL = {
+    "suffix": lambda: Suffix(factor=4, global_tokens=0),  # every outcome is a request: none may learn from another
+    "recycle": lambda: Recycle(2),
+    "lookahead": lambda: Lookahead(window=2, ngram=2),
+}
+
+
+@RULES
+@pytest.mark.parametrize("name", ["suffix", "recycle"])
+def test_retrieval_chains(verifier: Verifier, name: str) -> None:
+    """Drafts from counts and from the target's own scores, which depend on what was committed and rejected before."""
+    assert_exact(Case(Table(3, 38), RETRIEVAL[name](), verifier, depth=2, prompt=(0, 1, 2, 0, 1)))
+
+
+@pytest.mark.parametrize("name", RETRIEVAL)
+def test_retrieval_trees(name: str) -> None:
+    """The same with nodes to spare: trees whose shape the first round's draws decide."""
+    case = Case(Table(3, 39), RETRIEVAL[name](), Match(), depth=2, prompt=(0, 1, 2, 0, 1), nodes=5, horizon=4)
+    assert_exact(case)
 
 
 @RULES

@@ -209,6 +209,7 @@ def test_text_without_a_tokenizer() -> None:
     refused(BadOption, lambda: bare.generate("w1"), "need a tokenizer")
     refused(BadOption, lambda: bare.generate([5], stop="w2"), "need a tokenizer")
     refused(BadOption, lambda: bare.stream([[5], [6]]), "one prompt")
+    refused(BadOption, lambda: bare.using("reference").generate([5], prediction="w1"), "needs a tokenizer")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,8 +21,10 @@ from outrider.noise import SeededNoise, key, race
 from outrider.sampling import History, Law, Sampling
 from outrider.types import Draft, Noise, Scores, Tree, Verdict
 from outrider.verify.base import Verifier
+from outrider.verify.block import Block
 from outrider.verify.match import Match
 from outrider.verify.rejection import TokenRejection
+from outrider.verify.traversal import Traversal
 
 
 class KeepsBehindMismatch(Match):
@@ -85,7 +88,7 @@ class LikeliestWithLaw(Likeliest):
         tree = super().draft(state, depth, noise).tree
         tokens = tree.tokens[1:].tolist()
         laws = [self._table.law((*state.tokens, *tokens[:place])) for place in range(len(tokens))]
-        return Draft(tree, torch.stack(laws) if laws else None)
+        return Draft(tree, torch.stack(laws) if laws else None, "iid")
 
 
 def test_ratio_test_on_a_deterministic_draft() -> None:
@@ -101,7 +104,9 @@ class WrongLaw(Sampled):
     def draft(self, state: ToyState, depth: int, noise: Noise) -> Draft:
         """See `ToyDrafter`."""
         draft = super().draft(state, depth, noise)
-        return draft if draft.probs is None else Draft(draft.tree, draft.probs.sqrt() / draft.probs.sqrt().sum(1, True))
+        if draft.probs is None:
+            return draft
+        return replace(draft, probs=draft.probs.sqrt() / draft.probs.sqrt().sum(1, True))
 
 
 class ShiftedLaw(Sampled):
@@ -110,14 +115,18 @@ class ShiftedLaw(Sampled):
     def draft(self, state: ToyState, depth: int, noise: Noise) -> Draft:
         """See `ToyDrafter`."""
         draft = super().draft(state, depth, noise)
-        return draft if draft.probs is None else Draft(draft.tree, draft.probs.roll(1, 0))
+        return draft if draft.probs is None else replace(draft, probs=draft.probs.roll(1, 0))
 
 
+USING_Q = pytest.mark.parametrize("rule", [TokenRejection(), Block(), Traversal()], ids=["token", "block", "traversal"])
+
+
+@USING_Q
 @pytest.mark.parametrize("drafter", [WrongLaw, ShiftedLaw])
-def test_wrong_draft_law(drafter: type[Sampled]) -> None:
-    """Found under the rejection rule; `match` does not look at q and passes."""
+def test_wrong_draft_law(drafter: type[Sampled], rule: Verifier) -> None:
+    """Found under the rules that use q; `match` does not look at it and passes."""
     with pytest.raises(AssertionError, match="TV"):
-        assert_exact(Case(Table(3, 7), drafter(Table(3, 8)), TokenRejection(), depth=2))
+        assert_exact(Case(Table(3, 7), drafter(Table(3, 8)), rule, depth=2))
     assert_exact(Case(Table(3, 7), drafter(Table(3, 8)), Match(), depth=2))
 
 
@@ -132,27 +141,28 @@ class Prunes(Sampled):
         tokens = draft.tree.tokens.tolist()
         sure = [float(law[token]) >= 0.3 for law, token in zip(draft.probs, tokens[1:], strict=True)]
         kept = sure.index(False) if False in sure else len(sure)
-        return Draft(Tree.chain(tokens[: kept + 1]), draft.probs[:kept] if kept else None)
+        return Draft(Tree.chain(tokens[: kept + 1]), draft.probs[:kept] if kept else None, "iid")
 
 
-def test_pruning_of_sampled_tokens() -> None:
-    """Found under the rejection rule; `match` is immune."""
+@USING_Q
+def test_pruning_of_sampled_tokens(rule: Verifier) -> None:
+    """Found under the rules that use q; `match` is immune."""
     with pytest.raises(AssertionError, match="TV"):
-        assert_exact(Case(Table(3, 9), Prunes(Table(3, 10)), TokenRejection(), depth=2))
+        assert_exact(Case(Table(3, 9), Prunes(Table(3, 10)), rule, depth=2))
     assert_exact(Case(Table(3, 9), Prunes(Table(3, 10)), Match(), depth=2))
 
 
 class BlindToDrafts(Sampling):
     """Bug: penalties look at the committed text alone, as if every node were the pending token."""
 
-    def law(self, logits: Tensor, tree: Tree, history: History) -> Law:
+    def law(self, logits: Tensor, tree: Tree, history: History, nodes: Sequence[int] | None = None) -> Law:
         """See `Sampling.law`."""
         alone = Tree.chain(history.tokens[-1:])
         rows = [super(BlindToDrafts, self).law(row[None], alone, history).probs for row in logits]
         return Law(probs=torch.cat(rows))
 
 
-@pytest.mark.parametrize("verifier", [Match(), TokenRejection()], ids=["match", "token"])
+@pytest.mark.parametrize("verifier", [Match(), TokenRejection(), Block()], ids=["match", "token", "block"])
 def test_penalties_without_draft_history(verifier: Verifier) -> None:
     """Found by the same check that the right law passes."""
     options = {"temperature": 1.0, "repetition_penalty": 2.0, "presence_penalty": 1.0}

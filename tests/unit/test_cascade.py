@@ -174,7 +174,7 @@ def test_a_first_drafter_without_a_score_is_refused() -> None:
         (Drawn(Table(VOCABULARY, 4)), "draws its tokens at random"),
     ):
         engine = engine_with(Cascade(first, Lookup(4)))
-        with pytest.raises(BadOption, match=f"{why}.*: put lookup or another"):
+        with pytest.raises(BadOption, match=f"{why}.*: put suffix or another"):
             list(engine.run(requests(Sampling() if "say" in why else SAMPLED)))
 
 
@@ -247,6 +247,70 @@ def test_specs(setting: Setting, spec: str, name: str) -> None:
 def test_refusals(setting: Setting, spec: str, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make_drafter(spec, setting)
+
+
+class Reading(Likeliest):
+    """Has a use for a prediction, or cannot do without."""
+
+    def __init__(self, needs: bool = False) -> None:
+        super().__init__(TABLE)
+        self._needs = needs
+
+    def check_prediction(self, prediction: Sequence[int]) -> None:
+        """See `Drafter`."""
+        if self._needs and not prediction:
+            raise BadOption("It is needed.")
+
+    def expect(self, state: Any, prediction: Sequence[int]) -> None:
+        """See `Drafter`."""
+        state.expected = list(prediction)
+
+
+def test_predictions_go_to_who_has_a_use_for_them() -> None:
+    """To either of the two; none at all is refused, and so is one that is missing."""
+    for place, parts in enumerate(((Reading(), Likeliest(TABLE)), (Likeliest(TABLE), Reading()))):
+        drafter = Cascade(*parts)
+        drafter.check_prediction([1, 2])
+        drafter.check_prediction([])
+        state = drafter.begin((0, 1), {})
+        drafter.expect(state, [1, 2])
+        assert state.parts[place].expected == [1, 2]
+        assert not hasattr(state.parts[1 - place], "expected")
+    with pytest.raises(BadOption, match="no use for a prediction"):
+        Cascade(Likeliest(TABLE), Lookup(4)).check_prediction([1])
+    with pytest.raises(BadOption, match="It is needed"):
+        Cascade(Lookup(4), Reading(needs=True)).check_prediction([])
+
+
+def test_both_states_end() -> None:
+    """Once each, when the request is done."""
+    ended = []
+
+    class Ending(ToyDrafter):
+        """Remembers whose end it was."""
+
+        def draft(self, state: Any, depth: int, noise: Noise) -> Draft:
+            """See `ToyDrafter`."""
+            return replace(Scripted([]).draft(state, depth, noise), score=0.0)
+
+        def end(self, state: Any) -> None:
+            """See `Drafter`."""
+            ended.append(state)
+
+    rows, _ = serve(engine_with(Cascade(Ending(), Ending())), requests(length=4, count=2))
+    assert all(sum(part is state for state in ended) == 1 for row in rows for part in row.state.parts)
+    assert len(ended) == 4
+
+
+def test_traits_are_those_of_the_two() -> None:
+    """Trees if either makes them, always if either always does; no law, since the first one has none."""
+    plain, tree, always = Lookup(4), ModelDrafter(ToyTarget(TABLE), VOCABULARY), Likeliest(TABLE)
+    always.makes_trees = always.always_branches = True
+    assert not Cascade(plain, plain).makes_trees
+    assert Cascade(plain, tree).makes_trees
+    assert not Cascade(plain, tree).always_branches
+    assert Cascade(always, tree).always_branches
+    assert not Cascade(plain, tree).has_law
 
 
 def test_notes_are_joined() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy import Branching, Context, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, signature
+from toy import Branching, Context, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, Wide, signature
 
 from outrider.drafters import DRAFTERS, Drafter, Setting, make_drafter
 from outrider.engine import Engine
@@ -18,7 +18,7 @@ from outrider.row import Request
 from outrider.sampling import Sampling
 from outrider.tree import depths
 from outrider.types import Budget, Draft, Noise, Tree
-from outrider.verify import VERIFIERS, make_verifier
+from outrider.verify import make_verifier
 
 TABLE = Table(5, 21)
 PROMPTS: list[Context] = [(3, 1, 4, 1, 0, 3, 1), (2,), (0, 1)]
@@ -80,12 +80,14 @@ class Watching(Scripted):
     def __init__(self) -> None:
         super().__init__([[0] * 50] * 50)
         self.seen: list[tuple[list[int], list[Sampling]]] = []
+        self.budgets: list[Budget] = []
 
     def propose(
         self, states: Sequence[Any], budgets: Sequence[Budget], samplings: Sequence[Sampling], noises: Sequence[Noise]
     ) -> list[Draft]:
         """See `Drafter`."""
         self.seen.append(([budget.depth for budget in budgets], list(samplings)))
+        self.budgets = list(budgets)
         return super().propose(states, budgets, samplings, noises)
 
 
@@ -101,7 +103,21 @@ def test_budgets_are_the_least_of_everything() -> None:
     assert drafter.seen[0] == ([4, 2, 2], samplings)
 
 
-@pytest.mark.parametrize("rule", [name for name, kind in VERIFIERS.items() if kind.chains_only])
+def test_a_chain_that_is_cut_stays_a_chain() -> None:
+    """Nodes beyond the depth ask for a tree: a policy that wants none of it never does, one that wants it always."""
+    for nodes, seen in ((4, [(2, 2), (2, 2)]), (9, [(2, 9), (2, 9)])):
+        drafter = Watching()
+        engine = Engine(ToyTarget(TABLE, context=10), drafter, make_verifier("match"), lambda n=nodes: Wide(4, n))
+        for prompt, length in (((1,) * 7, 100), ((1,), 3)):
+            engine.add(Request(prompt, Sampling(), 0, length))
+        engine.step()
+        assert [(budget.depth, budget.nodes) for budget in drafter.budgets] == seen
+        engine.add(Request((1,), Sampling(), 0, 1))
+        engine.step()
+        assert (drafter.budgets[-1].depth, drafter.budgets[-1].nodes) == (0, 0)
+
+
+@pytest.mark.parametrize("rule", ["block", "lenience:0.5"])
 def test_a_tree_for_a_rule_that_serves_chains_is_refused(rule: str) -> None:
     """With the remedy, and without rows left behind; a tree without branches is a chain."""
     engine = Engine(ToyTarget(TABLE), Branching(lambda context: (0, 1)), make_verifier(rule), lambda: Fixed(2))
@@ -191,6 +207,21 @@ def test_a_drafter_of_ones_own(setting: Setting) -> None:
         ("lookup:0", "no match length"),
         ("lookup:some", "no match length"),
         ("model", "needs a draft model"),
+        ("reference:x", "takes no argument"),
+        ("recycle:0", "no number of successors"),
+        ("recycle:many", "no number of successors"),
+        ("suffix:7", "'7' is no option"),
+        ("suffix:factor=2,size=3", "'size' is no option"),
+        ("suffix:factor=2,factor=3", "'factor' is given twice"),
+        ("suffix:factor=0.5", "factor has to be a number of 1 or more"),
+        ("suffix:factor=inf", "factor has to be a number of 1 or more"),
+        ("suffix:longest=0", "longest has to be a whole number of 1 or more"),
+        ("suffix:doubt=-1", "doubt has to be a number of 0 or more"),
+        ("suffix:global=some", "global has to be a whole number of 0 or more"),
+        ("suffix:corpus=", "corpus has to be a file"),
+        ("lookahead:window=0", "window has to be a whole number of 1 or more"),
+        ("lookahead:ngram=1", "ngram has to be a whole number of 2 or more"),
+        ("lookahead:5", "'5' is no option"),
     ],
 )
 def test_specs_that_name_no_drafter(setting: Setting, spec: str, message: str) -> None:
@@ -199,19 +230,37 @@ def test_specs_that_name_no_drafter(setting: Setting, spec: str, message: str) -
         make_drafter(spec, setting)
 
 
-@pytest.mark.parametrize("spec", ["none", "lookup", "lookup:3", "model:anything"])
+SPECS = [
+    "none",
+    "lookup",
+    "lookup:3",
+    "suffix",
+    "suffix:factor=3,longest=4,doubt=0,global=0",
+    "reference",
+    "recycle",
+    "recycle:3",
+    "lookahead",
+    "lookahead:window=2,ngram=3",
+    "model:anything",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_specs_of_the_house(setting: Setting, spec: str) -> None:
     """Each is made as named, and drafts no deeper than its budget on a row of its own."""
     drafter = make_drafter(spec, setting)
     assert isinstance(drafter, DRAFTERS[spec.partition(":")[0]])
-    assert drafter.spec.startswith(spec.partition(":")[0])
+    assert drafter.spec.startswith(spec)
+    again = make_drafter(drafter.spec, setting)
+    assert again.spec == drafter.spec, "what is echoed can be given again"
+    prediction = (1, 2, 3) if spec == "reference" else ()
     engine = Engine(ToyTarget(TABLE), drafter, make_verifier("match"), lambda: Fixed(3))
-    for _, round_ in engine.run([Request((1, 2, 1, 2), Sampling(temperature=1.0), 3, 9)]):
+    for _, round_ in engine.run([Request((1, 2, 1, 2), Sampling(temperature=1.0), 3, 9, prediction=prediction)]):
         tree: Tree = round_.tree
         assert int(depths(tree.parents).max()) <= 3
 
 
-@pytest.mark.parametrize("name", ["nosuch", "match:3", "Token"])
+@pytest.mark.parametrize("name", ["nosuch", "nosuch:3", "Token"])
 def test_specs_that_name_no_verifier(name: str) -> None:
     """The choices are listed."""
     with pytest.raises(BadOption, match=r"choose one of .*match.*token"):

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget
+from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, Wide
 
 from outrider.drafters import Drafter
 from outrider.drafters.lookup import Lookup
@@ -21,13 +21,15 @@ from outrider.noise import SeededNoise
 from outrider.policy import Fixed, Heuristic
 from outrider.row import Request, Row
 from outrider.sampling import History, Sampling
+from outrider.tree import is_chain
 from outrider.types import Draft, Noise, Round, Tree
-from outrider.verify import make_verifier
+from outrider.verify import VERIFIERS, make_verifier
 
 VOCABULARY = 5
 TABLE = Table(VOCABULARY, 1)
 PROMPTS: list[Context] = [(0, 1), (2,), (3, 1, 4, 1, 0, 3, 1)]
 SAMPLED = Sampling(temperature=1.0)
+LOSSLESS = [name for name, kind in VERIFIERS.items() if kind.lossless]
 
 
 def written(request: Request, eos: tuple[int, ...] = (), table: Table = TABLE) -> list[int]:
@@ -120,6 +122,31 @@ def test_the_target_as_its_own_drafter(depth: int, count: int) -> None:
         assert round_.drafted == depth or round_.number == max(r.number for r in rounds if r.request == round_.request)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("own", [True, False], ids=["the target itself", "another one"])
+def test_a_draft_model_as_a_tree(own: bool, sampling: Sampling, count: int) -> None:
+    """Under `match` its trees change nothing; drawn by the target itself, one path is right to its end."""
+    asked = requests(sampling, length=20, count=count)
+    drafter = ModelDrafter(ToyTarget(TABLE if own else Table(VOCABULARY, 3)), VOCABULARY)
+    engine = Engine(ToyTarget(TABLE), drafter, make_verifier("match"), lambda: Wide(3, 9))
+    rows, rounds = serve(engine, asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+    assert any(not is_chain(round_.tree.parents) for round_ in rounds)
+    for round_ in rounds:
+        assert not own or sampling is not SAMPLED or round_.accepted == min(3, round_.drafted) or round_.finish
+
+
+@pytest.mark.parametrize("rule", ["block", "lenience:0.5"])
+def test_rules_for_chains_never_see_a_branch(rule: str) -> None:
+    """A budget of more nodes than depth is cut to a chain's for them."""
+    drafter = ModelDrafter(ToyTarget(Table(VOCABULARY, 3)), VOCABULARY)
+    engine = Engine(ToyTarget(TABLE), drafter, make_verifier(rule), lambda: Wide(3, 9))
+    _, rounds = serve(engine, requests())
+    assert all(is_chain(round_.tree.parents) for round_ in rounds)
+    assert {round_.drafted for round_ in rounds} >= {3}
+
+
 @pytest.mark.parametrize("make", [DRAFTERS["tree"], DRAFTERS["model, another one"], DRAFTERS["lookup"]])
 def test_penalties_and_truncation_change_nothing(make: Callable[[], Drafter]) -> None:
     """Processors see each node's own history: the seed still gives the tokens of plain sampling."""
@@ -163,7 +190,7 @@ def test_prefill_in_chunks(chunk: int) -> None:
     assert target.passes == -(-6 // chunk) + 5
 
 
-@pytest.mark.parametrize("rule", ["match", "token"])
+@pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
 def test_budget_is_exact_and_nothing_is_drafted_in_vain(rule: str, length: int) -> None:
     """Exactly so many tokens; no draft reaches beyond the budget, whatever the policy wants."""
@@ -187,7 +214,7 @@ def drafts(rounds: Sequence[Sequence[int]], eos: tuple[int, ...], rule: str = "m
     return serve(engine_with(Scripted(rounds), 20, ToyTarget(TABLE, eos), rule), [request])
 
 
-@pytest.mark.parametrize("rule", ["match", "token"])
+@pytest.mark.parametrize("rule", LOSSLESS)
 def test_a_draft_behind_eos_is_cut(rule: str) -> None:
     """An accepted EOS is the last token: the draft behind it is dropped and no bonus follows."""
     text = written(Request((0, 1), Sampling(), 0, 12))

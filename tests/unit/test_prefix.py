@@ -80,7 +80,7 @@ def test_a_longer_text_replaces_its_own_beginning() -> None:
 def test_a_second_turn_reuses_the_first_and_writes_the_same(demo: Make) -> None:
     """Bit for bit on the lean path: what decoding wrote into the cache is what prefill would have written."""
     llm, fresh = demo("lookup", 5).using(), demo("none").using()
-    fresh._prefixes = Prefixes(0)
+    llm._prefixes, fresh._prefixes = Prefixes(1 << 28), Prefixes(0)  # not what other tests have left
     turn = [{"role": "user", "content": "Name three rivers of Europe and one lake."}]
     first = llm.generate(turn, max_new_tokens=24)
     assert first.reused == 0

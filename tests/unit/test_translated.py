@@ -16,8 +16,10 @@ from outrider.drafters.transcript import Pairing
 from outrider.drafters.translated import Translated
 from outrider.errors import BadOption, VocabularyMismatch
 from outrider.noise import SeededNoise
+from outrider.policy import Fixed
 from outrider.row import Request
 from outrider.sampling import Sampling
+from outrider.tree import is_chain
 from outrider.types import Budget, Scores
 
 LETTERS = Alphabet("abcde")
@@ -138,6 +140,32 @@ def test_the_law_of_shared_tokens() -> None:
         told = [*told, known[token]]
 
 
+def test_trees_of_shared_tokens() -> None:
+    """Where the budget asks for them: the draft model's own tree, node by node, and what its nodes were drawn from."""
+    drafter = made(SHUFFLED, "tli")
+    asked = requests(SAMPLED, length=20)
+    engine = engine_with(drafter)
+    engine._make_policy = lambda: Branches()
+    rows, rounds = serve(engine, asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+    assert any(not is_chain(round_.tree.parents) for round_ in rounds)
+    text = made(PHRASES, "slem")
+    state = text.begin((0, 1), {})
+    (draft,) = text.propose([state], [Budget(3, 9)], [SAMPLED], [SeededNoise.for_draft(0, 0, True)])
+    assert is_chain(draft.tree.parents)
+
+
+class Branches(Fixed):
+    """Asks for trees."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+
+    def budget(self) -> Budget:
+        """See `Policy`."""
+        return Budget(3, 9)
+
+
 def test_text_drafts_have_no_law() -> None:
     """What was drafted as text is a point mass under every temperature."""
     drafter = made(PHRASES, "slem")
@@ -241,6 +269,8 @@ def setting() -> Setting:
 def test_auto_chooses_by_coverage_and_says_so(setting: Setting, spec: str, chosen: str) -> None:
     drafter = make_drafter(spec, setting)
     assert isinstance(drafter, Translated)
+    direct = chosen == "tli"
+    assert (drafter.has_law, drafter.makes_trees, drafter.reencodes) == (direct, direct, not direct)
     name = spec.rpartition(":")[2]
     assert drafter.spec == f"translated:{chosen}:{name}"
     assert f"{drafter._pairing.coverage:.0%} of the draft model's tokens" in drafter.note

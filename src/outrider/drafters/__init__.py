@@ -8,22 +8,30 @@ from ..errors import BadOption
 from .base import Drafter, Setting
 from .cascade import Cascade
 from .early_exit import EarlyExit
+from .lookahead import Lookahead
 from .lookup import Lookup
 from .model import ModelDrafter
 from .mtp import Mtp
 from .none import NoDrafter
+from .recycle import Recycle
+from .reference import Reference
+from .suffix import Suffix
 from .translated import Translated
 
 DRAFTERS: dict[str, type[Drafter]] = {
     "none": NoDrafter,
     "lookup": Lookup,
+    "suffix": Suffix,
+    "reference": Reference,
+    "recycle": Recycle,
+    "lookahead": Lookahead,
     "model": ModelDrafter,
-    "early_exit": EarlyExit,
     "translated": Translated,
+    "early_exit": EarlyExit,
     "mtp": Mtp,
     "cascade": Cascade,
 }
-DEFAULT = "lookup"
+DEFAULT = "suffix"
 
 
 def make_drafter(spec: str, setting: Setting) -> Drafter:
@@ -33,10 +41,20 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
         BadOption: there is no such drafter, or its argument is wrong.
     """
     name, _, argument = spec.partition(":")
+    return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+
+
+def drafter_class(spec: str) -> type[Drafter]:
+    """What a spec names, before anything of it is loaded.
+
+    Raises:
+        BadOption: there is no such drafter.
+    """
+    name, _, argument = spec.partition(":")
     if name in DRAFTERS:
-        return DRAFTERS[name].from_spec(argument, setting)
+        return DRAFTERS[name]
     if "." in name and argument:
-        return _imported(name, argument).from_spec("", setting)
+        return _imported(name, argument)
     raise BadOption(
         f"There is no drafter {name!r}: choose one of {', '.join(sorted(DRAFTERS))}, or package.module:Class."
     )
@@ -52,4 +70,4 @@ def _imported(module: str, name: str) -> type[Drafter]:
     return found
 
 
-__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "make_drafter"]
+__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "drafter_class", "make_drafter"]

@@ -39,15 +39,30 @@ class Setting:
 class Drafter(ABC):
     """Proposes tokens. All that changes lives in the state of a request, never in the drafter.
 
+    What a drafter learns of requests that have ended (see `end`) may influence drafts, and nothing else.
+
     Attributes:
         taps: target layers whose hidden states `begin` and `commit` are to be shown.
         spec: how it names itself in reports.
         note: what its user should know of it, in one sentence; empty where there is nothing to say.
+        has_law: it draws from probabilities: its drafts bring them (`Draft.probs`) when they were sampled, and whenever
+            `Budget.law` asks; it asks `Budget.stop` after each token.
+        makes_trees: it spends `Budget.nodes` on branches where there are more of them than depth, and never otherwise
+            unless it branches always.
+        always_branches: it makes trees whatever the budget, so rules for chains do not serve it.
+        reencodes: its drafts pass through text from another vocabulary, where no law survives; never with `has_law`.
+
+    By the last four, combinations that cannot work are refused before anything is loaded. The class says what the kind
+    may do; an instance may say less once it knows.
     """
 
     taps: tuple[int, ...] = ()
     spec: str = ""
     note: str = ""
+    has_law: bool = False
+    makes_trees: bool = False
+    always_branches: bool = False
+    reencodes: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
@@ -78,7 +93,10 @@ class Drafter(ABC):
         samplings: Sequence[Sampling],
         noises: Sequence[Noise],
     ) -> list[Draft]:
-        """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0)."""
+        """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0).
+
+        It may be called again before `commit`, for another draft in the place of the first.
+        """
 
     @abstractmethod
     def commit(self, state: Any, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
@@ -94,6 +112,25 @@ class Drafter(ABC):
     def seated(self, state: Any, seat: Seat) -> None:  # noqa: B027
         """Told once, right after `begin`, where the target keeps the request's keys. When `propose` is called, all rows
         of a batch sit in one cache. Only drafters that run the target's own layers need to know."""
+
+    def check_prediction(self, prediction: Sequence[int]) -> None:
+        """Refuse what a request says of the text it expects (nothing, mostly), before any work. This one has no use
+        for a prediction.
+
+        Raises:
+            BadOption: with the remedy.
+        """
+        if prediction:
+            raise BadOption(
+                f"The drafter {self.spec!r} has no use for a prediction: leave it out, or take the drafter 'reference'."
+            )
+
+    def expect(self, state: Any, prediction: Sequence[int]) -> None:
+        """Take note of the text that the caller expects. Called once, after `begin`, and only if there is one."""
+        self.check_prediction(prediction)
+
+    def end(self, state: Any) -> None:  # noqa: B027 - most drafters hold nothing
+        """Release what a state holds: its request has finished or was removed. Called once, and last."""
 
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""

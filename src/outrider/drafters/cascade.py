@@ -7,6 +7,7 @@ before the second drafter is asked, and from what does not depend on chance, so 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,8 +45,12 @@ class Cascade(Drafter):
         second: drafts where the first one expects too little.
     """
 
+    makes_trees = True
+
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self._parts = (first, second)
+        self.makes_trees = first.makes_trees or second.makes_trees
+        self.always_branches = first.always_branches or second.always_branches
         self.taps = tuple(sorted({*first.taps, *second.taps}))
         self.spec = f"cascade:{first.spec},{second.spec}"
         self.note = " ".join(part.note for part in self._parts if part.note)
@@ -63,7 +68,7 @@ class Cascade(Drafter):
         if len(specs) < 2:
             raise BadOption(
                 f"cascade:{argument} names fewer than two drafters: write cascade:A,B, for example "
-                "cascade:lookup,model:./small."
+                "cascade:suffix,model:./small."
             )
         if "none" in specs:
             raise BadOption("cascade with 'none' would be the other drafter alone: name that one.")
@@ -80,6 +85,22 @@ class Cascade(Drafter):
         """See `Drafter`."""
         for part, own in zip(self._parts, state.parts, strict=True):
             part.seated(own, seat)
+
+    def check_prediction(self, prediction: Sequence[int]) -> None:
+        """See `Drafter`: one of the two has to have a use for it, and neither may need one in vain."""
+        if not prediction or not self._takers(prediction):
+            for part in self._parts:
+                part.check_prediction(prediction)
+
+    def expect(self, state: _State, prediction: Sequence[int]) -> None:
+        """See `Drafter`."""
+        for which in self._takers(prediction):
+            self._parts[which].expect(state.parts[which], prediction)
+
+    def end(self, state: _State) -> None:
+        """See `Drafter`."""
+        for part, own in zip(self._parts, state.parts, strict=True):
+            part.end(own)
 
     def room(self, state: _State) -> int:
         """See `Drafter`: as long as either has room."""
@@ -120,10 +141,19 @@ class Cascade(Drafter):
             part.commit(own, tokens, Scores(seen.logits, _tapped(part, seen.hidden)), way)
         state.asked = None
 
+    def _takers(self, prediction: Sequence[int]) -> list[int]:
+        """Which of the two have a use for a prediction."""
+        found = []
+        for which, part in enumerate(self._parts):
+            with contextlib.suppress(BadOption):
+                part.check_prediction(prediction)
+                found.append(which)
+        return found
+
     def _limited(self, which: int, state: _State, budget: Budget) -> Budget:
         """What one of the two may propose: no more than it has room for."""
         depth = min(budget.depth, self._parts[which].room(state.parts[which]))
-        return replace(budget, depth=depth, nodes=budget.nodes if depth else 0)
+        return budget.cut(depth)
 
     def _ask(self, which: int, rows: Sequence[tuple[_State, Budget, Sampling, Noise]]) -> list[Draft]:
         """The drafts of one of the two."""
@@ -137,10 +167,11 @@ class Cascade(Drafter):
 
 def _check(draft: Draft, spec: str) -> None:
     """Refuse a first drafter that cannot be weighed, or whose draws the choice between the two would bias."""
-    if len(draft.tree) > 1 and (draft.score is None or draft.probs is not None):
-        what = "draws its tokens at random" if draft.probs is not None else "does not say how many tokens it expects"
+    drawn = draft.drawn != "point"
+    if len(draft.tree) > 1 and (draft.score is None or drawn):
+        what = "draws its tokens at random" if drawn else "does not say how many tokens it expects"
         raise BadOption(
-            f"cascade cannot weigh the drafts of {spec}, which {what}: put lookup or another drafter that copies first."
+            f"cascade cannot weigh the drafts of {spec}, which {what}: put suffix or another drafter that copies first."
         )
 
 

@@ -1,46 +1,54 @@
-"""A chain of draft tokens while it grows: for drafters that have a law for each next token. Knows no models."""
+"""A chain that grows from logits: `growth.Chain` with the text that its laws stand on. Knows no models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from ..sampling import History, Sampling
 from ..types import Budget, Draft, Noise, Tree
+from . import growth
 
 
-@dataclass(slots=True)
 class Chain:
     """One row's draft, drawn token by token.
 
-    Attributes:
+    Args:
         committed: the row's tokens, the pending one last.
         prompt_length: how many of them are the prompt's.
+        ends: ids behind which nothing is drafted.
         budget, sampling, noise: as `Drafter.propose` got them.
-        drafted: the draft tokens so far.
     """
 
-    committed: Sequence[int]
-    prompt_length: int
-    budget: Budget
-    sampling: Sampling
-    noise: Noise
-    drafted: list[int] = field(default_factory=list)
-    _laws: list[Tensor] = field(default_factory=list)
-    _ended: bool = False
+    def __init__(
+        self,
+        committed: Sequence[int],
+        prompt_length: int,
+        ends: tuple[int, ...],
+        budget: Budget,
+        sampling: Sampling,
+        noise: Noise,
+    ) -> None:
+        self._committed, self._prompt_length, self._sampling = committed, prompt_length, sampling
+        start = growth.Start(committed[-1], len(committed), budget, noise, ends)
+        self._growing = growth.Chain(start) if budget.depth > 0 else None
+
+    @property
+    def drafted(self) -> list[int]:
+        """The draft tokens so far."""
+        return self._growing.tokens[1:] if self._growing else []
 
     @property
     def newest(self) -> int:
         """The token that the next one follows."""
-        return self.drafted[-1] if self.drafted else self.committed[-1]
+        return self._growing.tokens[-1] if self._growing else self._committed[-1]
 
     @property
     def open(self) -> bool:
         """Whether another token may be drawn."""
-        return not self._ended and len(self.drafted) < self.budget.depth
+        return self._growing is not None and self._growing.feed() is not None
 
     def grow(self, logits: Tensor) -> None:
         """Draw the next token.
@@ -48,19 +56,12 @@ class Chain:
         Args:
             logits: [V], the drafter's, for the token after `newest`.
         """
-        past = [*self.committed, *self.drafted] if self.sampling.edits_logits else self.committed
-        law = self.sampling.for_draft().law(logits[None], Tree.chain([self.newest]), History(past, self.prompt_length))
-        token = int(law.draws(self.noise, [len(self.committed) + len(self.drafted)])[0])
-        if self.sampling.temperature > 0:
-            self._laws.append(law.probs)
-        if self.budget.stop is not None:
-            # A greedy law is one-hot and says nothing of how sure the drafter is.
-            sure = law.probs[0] if self.sampling.temperature > 0 else logits.float().softmax(-1)
-            self._ended = self.budget.stop(sure, token)
-        self.drafted.append(token)
+        assert self._growing is not None
+        past = [*self._committed, *self.drafted] if self._sampling.edits_logits else self._committed
+        history = History(past, self._prompt_length)
+        self._growing.take(self._sampling.for_draft().law(logits[None], Tree.chain([self.newest]), history))
 
     def draft(self, started: object = None) -> Draft:
         """The whole of it; `started` as in `Draft`."""
-        probs = torch.cat(self._laws) if self._laws else None
-        tree = Tree.chain([self.committed[-1], *self.drafted])
-        return Draft(tree, probs, "point" if probs is None else "iid", started=started)
+        draft = self._growing.draft() if self._growing else Draft(Tree.chain(self._committed[-1:]))
+        return replace(draft, started=started)

@@ -87,7 +87,7 @@ class EarlyExit(Drafter):
         every node's lower layers done.
         """
         chains = [
-            Chain(state.tokens, state.prompt_length, budget, sampling, noise)
+            Chain(state.tokens, state.prompt_length, self._target.eos, budget, sampling, noise)
             for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
         ]
         seats = [state.seat for state in states if state.seat is not None]

@@ -1,8 +1,8 @@
 """An independent draft model with the target's vocabulary (Leviathan et al., 2211.17192).
 
-Its cache lives across rounds and catches up by length: each round begins by feeding whatever it lacks, so full
-acceptance, rejection and a fresh prompt are one case. It may live on another device; only ids and, for rules that need
-them, probabilities cross over.
+Its cache lives across rounds and catches up by length: each draft begins by feeding whatever it lacks, so full
+acceptance, rejection, a fresh prompt and a draft that nobody took are one case. Of a tree nothing stays in the cache.
+The model may live on another device; only ids and, for rules that need them, probabilities cross over.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..sampling import History, Law, Sampling
 from ..target import Target, prefill
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
+from .growth import Feed, Growth, Start, sprout
 
 _ENOUGH = 0.9  # share of the smaller vocabulary that has to mean the same tokens
 
@@ -30,10 +31,30 @@ class _State:
     prompt_length: int
     seat: Seat
     fed: list[int] = field(default_factory=list)  # what the cache holds, drafts included
+    sure: int = 0  # how many of those are known to agree with `tokens`
+
+    def roll_back(self) -> None:
+        """Keep of the cache what agrees with the committed text, the pending token apart."""
+        limit = min(len(self.fed), len(self.tokens) - 1)
+        agreed = min(self.sure, limit)
+        while agreed < limit and self.fed[agreed] == self.tokens[agreed]:
+            agreed += 1
+        del self.fed[agreed:]
+        self.seat.cache.crop(self.seat.row, agreed)
+        self.sure = agreed
+
+
+@dataclass(frozen=True, slots=True)
+class _Active:
+    """A row that is being drafted for."""
+
+    state: _State
+    growth: Growth
+    sampling: Sampling
 
 
 class ModelDrafter(Drafter):
-    """Drafts chains with a smaller model of the same vocabulary.
+    """Drafts with a smaller model of the same vocabulary: chains, or trees where the budget has more nodes than depth.
 
     Args:
         model: the draft model.
@@ -41,6 +62,9 @@ class ModelDrafter(Drafter):
         shared: [width of the draft model's logits] bool, ids that mean the target's token; None if all do.
         spec: its name in reports.
     """
+
+    has_law = True
+    makes_trees = True
 
     def __init__(self, model: Target, vocabulary: int, shared: Tensor | None = None, spec: str = "model") -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec
@@ -66,7 +90,7 @@ class ModelDrafter(Drafter):
         """See `Drafter`; runs the prompt through the draft model."""
         state = _State(list(prompt), len(prompt), Seat(self._model.new_cache(1, len(prompt) + 64)))
         if len(prompt) <= self._model.context:
-            state.fed = list(prompt[:-1])
+            state.fed, state.sure = list(prompt[:-1]), len(prompt) - 1
             prefill(self._model, self._known(state.fed), state.seat.cache)
         return state
 
@@ -81,89 +105,86 @@ class ModelDrafter(Drafter):
         samplings: Sequence[Sampling],
         noises: Sequence[Noise],
     ) -> list[Draft]:
-        """See `Drafter`; one pass of the draft model per step for all rows together."""
-        tokens: list[list[int]] = [[] for _ in states]
-        laws: list[list[Law]] = [[] for _ in states]
-        active = [row for row, budget in enumerate(budgets) if budget.depth > 0]
+        """See `Drafter`; one pass of the draft model per level for all rows together."""
+        growths = [
+            sprout(Start(state.tokens[-1], len(state.tokens), budget, noise, self._model.eos), sampling)
+            if budget.depth > 0
+            else None
+            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
+        ]
+        active = [
+            _Active(state, growth, sampling)
+            for state, growth, sampling in zip(states, growths, samplings, strict=True)
+            if growth is not None
+        ]
         if active:
-            cache = gather([states[row].seat for row in active])
-            scores = self._catch_up([states[row] for row in active], cache)
-            for step in range(max(budgets[row].depth for row in active)):
-                for place, row in enumerate(active):
-                    if step < budgets[row].depth:
-                        law = self._law(scores[place], states[row], tokens[row], samplings[row])
-                        position = len(states[row].tokens) + step
-                        tokens[row].append(int(law.draws(noises[row], [position])[0]))
-                        laws[row].append(law)
-                feeding = [step + 1 < budgets[row].depth for row in active]
-                if any(feeding):
-                    scores = self._feed(active, states, tokens, feeding, cache)
+            cache = gather([row.state.seat for row in active])
+            self._catch_up(active, cache)
+            while any(feeds := [row.growth.feed() for row in active]):
+                self._feed(active, feeds, cache)
         return [
-            Draft(
-                Tree.chain([state.tokens[-1], *drafted]), q := _q(drawn_from, sampling), "point" if q is None else "iid"
-            )
-            for state, drafted, drawn_from, sampling in zip(states, tokens, laws, samplings, strict=True)
+            growth.draft() if growth else Draft(Tree.chain(state.tokens[-1:]))
+            for state, growth in zip(states, growths, strict=True)
         ]
 
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
-        """See `Drafter`."""
+        """See `Drafter`; what the cache holds beyond the committed text is dropped when the next draft begins."""
         self.replace(state, len(state.tokens), tokens)
 
     def replace(self, state: _State, start: int, tokens: Sequence[int]) -> None:
-        """Commit these tokens in the place of those from `start` on; keep of the cache what agrees with them."""
+        """Commit these tokens in the place of those from `start` on, for drafters that read their text anew."""
         state.tokens[start:] = tokens
-        limit = min(len(state.fed), len(state.tokens) - 1)
-        agreed = min(start, limit)
-        while agreed < limit and state.fed[agreed] == state.tokens[agreed]:
-            agreed += 1
-        del state.fed[agreed:]
-        state.seat.cache.crop(state.seat.row, agreed)
+        state.sure = min(state.sure, start)
+
+    def end(self, state: _State) -> None:
+        """See `Drafter`: the cache goes, which may be one that other rows have left long ago."""
+        del state.seat
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """The tokens with ids that the draft model lacks replaced by its last one: a worse draft, no wrong output."""
         return [min(token, self._model.vocabulary - 1) for token in tokens]
 
-    def _catch_up(self, states: Sequence[_State], cache: KVCache) -> list[Scores]:
-        """Feed what each row's cache lacks; scores after the pending token."""
-        missing = [state.tokens[len(state.fed) :] for state in states]
+    def _catch_up(self, active: Sequence[_Active], cache: KVCache) -> None:
+        """Drop what is no longer the text, feed what is missing of it, and let each draft grow by its first level."""
+        for row in active:
+            row.state.roll_back()
+        missing = [row.state.tokens[len(row.state.fed) :] for row in active]
         scores = self._model.forward([Tree.chain(self._known(part)) for part in missing], cache, last_only=True)
-        cache.keep([range(len(part)) for part in missing])
-        for state, part in zip(states, missing, strict=True):
-            state.fed.extend(part)
-        return scores
+        # A tree is read with the pending token as its root, time and again, so that one stays out of the cache.
+        kept = [len(part) - (not row.growth.linear) for row, part in zip(active, missing, strict=True)]
+        cache.keep([range(count) for count in kept])
+        for row, part, count, score in zip(active, missing, kept, scores, strict=True):
+            row.state.fed.extend(part[:count])
+            pending = Tree.chain(row.state.tokens[-1:])
+            row.growth.take(self._law(score, Feed(pending, [0], []), row))
 
-    def _feed(
-        self,
-        active: Sequence[int],
-        states: Sequence[_State],
-        tokens: Sequence[Sequence[int]],
-        feeding: Sequence[bool],
-        cache: KVCache,
-    ) -> list[Scores]:
-        """Feed each row's newest draft token; rows that are done ride along and keep nothing."""
-        scores = self._model.forward([Tree.chain([tokens[row][-1]]) for row in active], cache, last_only=True)
-        cache.keep([(0,) if feeds else () for feeds in feeding])
-        for row, feeds in zip(active, feeding, strict=True):
-            if feeds:
-                states[row].fed.append(tokens[row][-1])
-        return scores
+    def _feed(self, active: Sequence[_Active], feeds: Sequence[Feed | None], cache: KVCache) -> None:
+        """Let each draft grow by a level; rows that are done ride along and keep nothing."""
+        passed = [
+            feed.tree if feed else Tree.chain(row.state.tokens[-1:]) for row, feed in zip(active, feeds, strict=True)
+        ]
+        known = [Tree(torch.tensor(self._known(tree.tokens.tolist())), tree.parents) for tree in passed]
+        scores = self._model.forward(known, cache)
+        cache.keep([(0,) if feed and row.growth.linear else () for row, feed in zip(active, feeds, strict=True)])
+        for row, feed, score in zip(active, feeds, scores, strict=True):
+            if feed is None:
+                continue
+            if row.growth.linear:
+                row.state.fed.extend(feed.behind[-1:])
+            row.growth.take(self._law(score, feed, row))
 
-    def _law(self, scores: Scores, state: _State, drafted: Sequence[int], sampling: Sampling) -> Law:
-        """The drafter's law after the tokens drafted so far, over the target's vocabulary."""
+    def _law(self, scores: Scores, feed: Feed, row: _Active) -> Law:
+        """The drafter's law at the nodes that are wanted, over the target's vocabulary."""
         logits = scores.logits
         if self._banned is not None:
             logits = logits.masked_fill(self._banned, -math.inf)
         width = logits.shape[-1]
         if width < self._vocabulary:
             logits = torch.nn.functional.pad(logits, (0, self._vocabulary - width), value=-math.inf)
-        history = [*state.tokens, *drafted] if sampling.edits_logits else state.tokens
-        tree = Tree.chain([drafted[-1] if drafted else state.tokens[-1]])
-        return sampling.for_draft().law(logits[:, : self._vocabulary], tree, History(history, state.prompt_length))
-
-
-def _q(laws: Sequence[Law], sampling: Sampling) -> Tensor | None:
-    """[len(laws), V] the laws that were drawn from; None where the draft was greedy."""
-    return torch.cat([law.probs for law in laws]) if laws and sampling.temperature > 0 else None
+        text = row.state.tokens
+        history = [*text, *feed.behind] if row.sampling.edits_logits else text  # only then is it looked at
+        past = History(history, row.state.prompt_length)
+        return row.sampling.for_draft().law(logits[:, : self._vocabulary], feed.tree, past, feed.nodes)
 
 
 def shared_ids(target: Mapping[str, int], drafter: Mapping[str, int], width: int) -> Tensor | None:

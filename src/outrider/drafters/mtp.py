@@ -101,7 +101,7 @@ class Mtp(Drafter):
     ) -> list[Draft]:
         """See `Drafter`; a row whose whole text is one token has no state to begin with, and gets a plain step."""
         chains = [
-            Chain(state.tokens, state.prompt_length, budget, sampling, noise)
+            Chain(state.tokens, state.prompt_length, self._target.eos, budget, sampling, noise)
             for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
         ]
         rows = [row for row, state in enumerate(states) if state.known]

@@ -50,6 +50,9 @@ class Translated(Drafter):
         VocabularyMismatch: `tli` was asked for and no token is shared.
     """
 
+    has_law = True
+    makes_trees = True
+
     def __init__(self, model: Target, pairing: Pairing, vocabulary: int, mode: str = "auto", name: str = "") -> None:
         self._pairing, self._vocabulary = pairing, vocabulary
         self._shared = pairing.shared >= 0
@@ -59,6 +62,8 @@ class Translated(Drafter):
                 "The draft model shares no token with the target, so tli has nothing to draft: write translated:slem."
             )
         self._inner = ModelDrafter(model, model.vocabulary, self._shared if self._direct else None)
+        self.has_law = self.makes_trees = self._direct
+        self.reencodes = not self._direct
         chosen = "tli" if self._direct else "slem"
         self.spec = f"translated:{chosen}:{name}" if name else f"translated:{chosen}"
         why = {
@@ -107,6 +112,10 @@ class Translated(Drafter):
     def room(self, state: _State) -> int:
         """See `Drafter`: the draft model's context counts in its own tokens."""
         return self._inner.room(state.inner)
+
+    def end(self, state: _State) -> None:
+        """See `Drafter`."""
+        self._inner.end(state.inner)
 
     def propose(
         self,

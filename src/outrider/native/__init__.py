@@ -130,46 +130,44 @@ class Panels:
     Args:
         outputs, inputs: of the linear.
         dtype: of the weights that will be put in, and of what is multiplied.
-        int8: round each output's weights to int8, with a scale of its own; inputs are rounded row by row.
+        int8: round each output's weights to int8, with a scale of its own; inputs are rounded to 16 bits row
+            by row.
     """
 
     def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, *, int8: bool = False) -> None:
         self.outputs, self.inputs, self.int8 = outputs, inputs, int8
         self._name, self._filled = DTYPES[dtype], 0
         self._panel = _PANEL8 if int8 else int(library().panel())
-        panels, deep = -(-outputs // self._panel), -(-inputs // 4) * 4 if int8 else inputs
+        panels, deep = -(-outputs // self._panel), -(-inputs // 2) * 2 if int8 else inputs
         make = torch.empty if deep == inputs else torch.zeros  # zeros are memory at once, before anything is put in
         self._data = make(panels, deep, self._panel, dtype=torch.int8 if int8 else dtype)
         self._data[-1].zero_()
         self._scales = torch.zeros(outputs if int8 else 0)
-        self._totals = torch.zeros(outputs if int8 else 0, dtype=torch.int32)
+        held = (self._data, self._scales) if int8 else (self._data,)
+        self._weights = tuple(tensor.data_ptr() for tensor in held)
+        self._multiply = getattr(library(), f"multiply{'8' if int8 else ''}_{self._name}")
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights, scales included."""
-        return self._data.nbytes + self._scales.nbytes + self._totals.nbytes
+        return self._data.nbytes + self._scales.nbytes
 
     def put(self, weight: Tensor) -> None:
         """Copy the next outputs in: [any, inputs]."""
         weight = weight.detach().contiguous()
         sizes = (*weight.shape, self._filled)
         if self.int8:
-            to = (self._data.data_ptr(), self._scales.data_ptr(), self._totals.data_ptr())
-            _call(f"pack8_{self._name}", weight.data_ptr(), *sizes, *to)
+            _call(f"pack8_{self._name}", weight.data_ptr(), *sizes, *self._weights)
         else:
-            _call(f"pack_{self._name}", weight.data_ptr(), *sizes, self._data.data_ptr())
+            _call(f"pack_{self._name}", weight.data_ptr(), *sizes, *self._weights)
         self._filled += weight.shape[0]
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """[N, inputs] -> [N, outputs]; `bias` is float32 [outputs] or None."""
         x = x.contiguous()
         y = x.new_empty(x.shape[0], self.outputs)
-        ends = (None if bias is None else bias.data_ptr(), y.data_ptr(), x.shape[0], self.inputs, self.outputs)
-        if self.int8:
-            weights = (self._data.data_ptr(), self._scales.data_ptr(), self._totals.data_ptr())
-            _call(f"multiply8_{self._name}", *weights, x.data_ptr(), *ends)
-        else:
-            _call(f"multiply_{self._name}", self._data.data_ptr(), x.data_ptr(), *ends)
+        added = None if bias is None else bias.data_ptr()
+        self._multiply(*self._weights, x.data_ptr(), added, y.data_ptr(), x.shape[0], self.inputs, self.outputs)
         return y
 
     def rows(self, outputs: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ _SIGNATURES = {
     "gate": [_POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER],
     "pack": [_POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER],
     "multiply": [_POINTER] * 4 + [_NUMBER] * 3,
-    "pack8": [_POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER, _POINTER, _POINTER],
-    "multiply8": [_POINTER] * 6 + [_NUMBER] * 3,
+    "pack8": [_POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER, _POINTER],
+    "multiply8": [_POINTER] * 5 + [_NUMBER] * 3,
 }
 
 

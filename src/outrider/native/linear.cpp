@@ -107,53 +107,60 @@ template <typename T> void pack(const T* weight, int64_t count, int64_t in, int6
     }
 }
 
-// int8: eight outputs by four inputs fill a register; two such side by side are a panel.
-constexpr int64_t EIGHT = 8, FOUR = 4, PANEL8 = 2 * EIGHT, DEPTH8 = 1024, TILE8 = 6;
-
-#if (defined(__AVX512VNNI__) && defined(__AVX512VL__)) || defined(__AVXVNNI__)
-constexpr int LEVELS = 127;
-#else
-constexpr int LEVELS = 63;  // two products of 7 and 8 bits fit 16 bits; two of 8 and 8 would be cut off
-#endif
+// int8 weights and 16-bit inputs: eight outputs by two inputs fill a register; two such side by side are a panel.
+constexpr int64_t EIGHT = 8, PAIR = 2, PANEL8 = 2 * EIGHT, DEPTH8 = 256, TILE8 = 5;
 
 #if defined(__AVX2__)
 typedef __m256i sums8;
-inline sums8 add_products(sums8 sums, const uint8_t* x, const int8_t* weights) {  // four inputs, eight outputs
-    int32_t four;
-    std::memcpy(&four, x, 4);
-    const __m256i inputs = _mm256_set1_epi32(four), w = _mm256_loadu_si256((const __m256i*)weights);
+inline void widened(const int8_t* weights, sums8* two) {
+    two[0] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)weights));
+    two[1] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + EIGHT * PAIR)));
+}
+inline sums8 add_products(sums8 sums, const int16_t* x, sums8 weights) {
+    int32_t pair;
+    std::memcpy(&pair, x, 4);
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return _mm256_dpbusd_epi32(sums, inputs, w);
+    return _mm256_dpwssd_epi32(sums, _mm256_set1_epi32(pair), weights);
 #elif defined(__AVXVNNI__)
-    return _mm256_dpbusd_avx_epi32(sums, inputs, w);
+    return _mm256_dpwssd_avx_epi32(sums, _mm256_set1_epi32(pair), weights);
 #else
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(inputs, w), _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_set1_epi32(pair), weights));
 #endif
 }
 #else
-typedef int32_t sums8 __attribute__((vector_size(32)));
-inline sums8 add_products(sums8 sums, const uint8_t* x, const int8_t* weights) {
-    for (int64_t o = 0; o < EIGHT; ++o)
-        for (int64_t k = 0; k < FOUR; ++k) sums[o] += int32_t(x[k]) * weights[o * FOUR + k];
+struct sums8 {
+    int32_t of[EIGHT];  // sums, or pairs of weights
+};
+inline void widened(const int8_t* weights, sums8* two) {
+    for (int64_t o = 0; o < PANEL8; ++o)
+        two[o / EIGHT].of[o % EIGHT] = int32_t(weights[o * PAIR]) + int32_t(weights[o * PAIR + 1]) * 65536;
+}
+inline sums8 add_products(sums8 sums, const int16_t* x, sums8 weights) {
+    for (int64_t o = 0; o < EIGHT; ++o) {
+        const int16_t low = int16_t(weights.of[o]);
+        sums.of[o] += x[0] * low + x[1] * ((weights.of[o] - low) / 65536);
+    }
     return sums;
 }
 #endif
 
-template <int R> void tile8(const int8_t* weights, const uint8_t* x, int64_t stride, int64_t depth, int32_t* sums) {
+template <int R> void tile8(const int8_t* weights, const int16_t* x, int64_t stride, int64_t depth, int32_t* sums) {
     sums8 some[R][2];
     std::memcpy(some, sums, sizeof some);
     const int8_t* next = weights + depth * PANEL8;
-    for (int64_t k = 0; k < depth; k += FOUR) {
+    for (int64_t k = 0; k < depth; k += PAIR) {
+        sums8 two[2];
+        widened(weights + k * PANEL8, two);
         __builtin_prefetch(next + k * PANEL8);
         for (int r = 0; r < R; ++r) {
-            some[r][0] = add_products(some[r][0], x + r * stride + k, weights + k * PANEL8);
-            some[r][1] = add_products(some[r][1], x + r * stride + k, weights + k * PANEL8 + EIGHT * FOUR);
+            some[r][0] = add_products(some[r][0], x + r * stride + k, two[0]);
+            some[r][1] = add_products(some[r][1], x + r * stride + k, two[1]);
         }
     }
     std::memcpy(sums, some, sizeof some);
 }
-void tiles8(const int8_t* weights, const uint8_t* x, int64_t stride, int64_t depth, int64_t rows, int32_t* sums) {
-    constexpr decltype(&tile8<1>) by_height[] = {nullptr, tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>, tile8<6>};
+void tiles8(const int8_t* weights, const int16_t* x, int64_t stride, int64_t depth, int64_t rows, int32_t* sums) {
+    constexpr decltype(&tile8<1>) by_height[] = {nullptr, tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>};
     for (int64_t left = rows, parts = (rows + TILE8 - 1) / TILE8; left > 0; --parts) {
         const int64_t height = (left + parts - 1) / parts, row = rows - left;
         by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL8);
@@ -161,7 +168,7 @@ void tiles8(const int8_t* weights, const uint8_t* x, int64_t stride, int64_t dep
     }
 }
 
-inline int64_t whole_fours(int64_t in) { return (in + FOUR - 1) / FOUR * FOUR; }
+inline int64_t whole_pairs(int64_t in) { return (in + PAIR - 1) / PAIR * PAIR; }
 inline float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 template <typename T> float largest(const T* x, int64_t size) {
@@ -170,24 +177,25 @@ template <typename T> float largest(const T* x, int64_t size) {
     return most;
 }
 
-// One row to LEVELS steps on either side of LEVELS + 1; gives the size of a step.
-template <typename T> float quantise(const T* x, int64_t in, uint8_t* to) {
-    const float most = largest(x, in), inverse = most > 0 ? LEVELS / most : 0;
-    for (int64_t k = 0; k < in; ++k) to[k] = uint8_t(int(rounded(widen(x[k]) * inverse)) + LEVELS + 1);
-    return most / LEVELS;
+// One row to whole steps, as many as keep the sums of `in` products exact; gives the size of a step.
+template <typename T> float quantise(const T* x, int64_t in, int16_t* to) {
+    const float steps = float(std::min<int64_t>(16383, 2147483647 / (127 * in)));
+    const float most = largest(x, in), inverse = most > 0 ? steps / most : 0;
+    for (int64_t k = 0; k < in; ++k) to[k] = int16_t(int(rounded(widen(x[k]) * inverse)));
+    return most / steps;
 }
 
-// x [rows, in], panels [out / PANEL8, in / FOUR, PANEL8, FOUR], scales and totals [out] of the weights, y [rows, out].
+// x [rows, in], panels [out / PANEL8, in / PAIR, PANEL8, PAIR], scales [out] of the weights, y [rows, out].
 template <typename T>
-void multiply8(const int8_t* panels, const float* scales, const int32_t* totals, const T* x, const float* bias, T* y,
-               int64_t rows, int64_t in, int64_t out) {
-    const int64_t stride = whole_fours(in);
-    std::vector<uint8_t> inputs(rows * stride);
+void multiply8(const int8_t* panels, const float* scales, const T* x, const float* bias, T* y, int64_t rows, int64_t in,
+               int64_t out) {
+    const int64_t stride = whole_pairs(in);
+    std::vector<int16_t> inputs(rows * stride);
     std::vector<float> steps(rows);
+#pragma omp parallel for if (rows > 4)
+    for (int64_t row = 0; row < rows; ++row) steps[row] = quantise(x + row * in, in, inputs.data() + row * stride);
 #pragma omp parallel
     {
-#pragma omp for
-        for (int64_t row = 0; row < rows; ++row) steps[row] = quantise(x + row * in, in, inputs.data() + row * stride);
         std::vector<int32_t> sums(ROWS * PANEL8);
 #pragma omp for schedule(dynamic, 8)
         for (int64_t panel = 0; panel < (out + PANEL8 - 1) / PANEL8; ++panel)
@@ -199,8 +207,7 @@ void multiply8(const int8_t* panels, const float* scales, const int32_t* totals,
                            std::min(DEPTH8, stride - k), some, sums.data());
                 for (int64_t r = 0; r < some; ++r)
                     for (int64_t o = 0; o < count; ++o) {
-                        const int32_t sum = sums[r * PANEL8 + o] - (LEVELS + 1) * totals[first + o];
-                        const float product = float(sum) * (steps[row + r] * scales[first + o]);
+                        const float product = float(sums[r * PANEL8 + o]) * (steps[row + r] * scales[first + o]);
                         narrow(product + (bias ? bias[first + o] : 0.0f), y + (row + r) * out + first + o);
                     }
             }
@@ -209,19 +216,15 @@ void multiply8(const int8_t* panels, const float* scales, const int32_t* totals,
 
 // weight [count, in] rounded to int8, an output's largest to 127, as the outputs from number `first` on.
 template <typename T>
-void pack8(const T* weight, int64_t count, int64_t in, int64_t first, int8_t* panels, float* scales, int32_t* totals) {
+void pack8(const T* weight, int64_t count, int64_t in, int64_t first, int8_t* panels, float* scales) {
 #pragma omp parallel for
     for (int64_t o = 0; o < count; ++o) {
         const float most = largest(weight + o * in, in), inverse = most > 0 ? 127 / most : 0;
         const int64_t at = first + o;
-        int8_t* to = panels + at / PANEL8 * whole_fours(in) * PANEL8 + at % PANEL8 / EIGHT * EIGHT * FOUR + at % EIGHT * FOUR;
-        int32_t total = 0;
-        for (int64_t k = 0; k < in; ++k) {
-            const int8_t value = int8_t(rounded(widen(weight[o * in + k]) * inverse));
-            to[k / FOUR * FOUR * PANEL8 + k % FOUR] = value;
-            total += value;
-        }
-        scales[at] = most / 127, totals[at] = total;
+        int8_t* to = panels + at / PANEL8 * whole_pairs(in) * PANEL8 + at % PANEL8 * PAIR;
+        for (int64_t k = 0; k < in; ++k)
+            to[k / PAIR * PAIR * PANEL8 + k % PAIR] = int8_t(rounded(widen(weight[o * in + k]) * inverse));
+        scales[at] = most / 127;
     }
 }
 
@@ -239,13 +242,12 @@ int64_t panel() { return PANEL; }
                          int64_t out) {                                                                                     \
         multiply((const T*)panels, (const T*)x, bias, (T*)y, rows, in, out);                                                \
     }                                                                                                                       \
-    void pack8_##NAME(const void* weight, int64_t count, int64_t in, int64_t first, int8_t* panels, float* scales,          \
-                      int32_t* totals) {                                                                                    \
-        pack8((const T*)weight, count, in, first, panels, scales, totals);                                                  \
+    void pack8_##NAME(const void* weight, int64_t count, int64_t in, int64_t first, int8_t* panels, float* scales) {        \
+        pack8((const T*)weight, count, in, first, panels, scales);                                                          \
     }                                                                                                                       \
-    void multiply8_##NAME(const int8_t* panels, const float* scales, const int32_t* totals, const void* x,                  \
-                          const float* bias, void* y, int64_t rows, int64_t in, int64_t out) {                              \
-        multiply8(panels, scales, totals, (const T*)x, bias, (T*)y, rows, in, out);                                         \
+    void multiply8_##NAME(const int8_t* panels, const float* scales, const void* x, const float* bias, void* y,             \
+                          int64_t rows, int64_t in, int64_t out) {                                                          \
+        multiply8(panels, scales, (const T*)x, bias, (T*)y, rows, in, out);                                                 \
     }
 
 FOR_TYPE(float32, float)

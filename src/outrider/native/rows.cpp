@@ -19,20 +19,23 @@ void norm(T* x, const T* delta, const float* weight, float eps, T* out, int64_t 
     }
 }
 
+inline lanes activated(lanes x, int64_t act) {
+    return act ? 0.5f * x * (1.0f + tangent(0.7978845608f * (x + 0.044715f * x * x * x))) : x / (1.0f + exponential(-x));
+}
+
 // out = act(first half) * second half, row by row; act 0 is SiLU, 1 the GELU by tanh.
 template <typename T> void gate(const T* both, int64_t act, T* out, int64_t rows, int64_t size) {
-#pragma omp parallel for collapse(2) if (rows * size > 16384)
+    constexpr int64_t PART = 256;
+#pragma omp parallel for collapse(2) if (rows * size > 4096)
     for (int64_t row = 0; row < rows; ++row)
-        for (int64_t at = 0; at < size; at += LANES) {
-            float x[LANES] = {}, y[LANES];
-            const T *gates = both + row * 2 * size + at, *ups = gates + size;
-            const int64_t count = std::min(LANES, size - at);
-            widen_all(gates, x, count);
-            const lanes z = load(x);
-            store(act ? 0.5f * z * (1.0f + tangent(0.7978845608f * (z + 0.044715f * z * z * z)))
-                      : z / (1.0f + exponential(-z)),
-                  y);
-            for (int64_t i = 0; i < count; ++i) narrow(y[i] * widen(ups[i]), out + row * size + at + i);
+        for (int64_t at = 0; at < size; at += PART) {
+            float gates[PART] = {};
+            const int64_t count = std::min(PART, size - at);
+            const T *from = both + row * 2 * size + at, *ups = from + size;
+            T* to = out + row * size + at;
+            widen_all(from, gates, count);
+            for (int64_t i = 0; i < count; i += LANES) store(activated(load(gates + i), act), gates + i);
+            for (int64_t i = 0; i < count; ++i) narrow(gates[i] * widen(ups[i]), to + i);
         }
 }
 

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from ..errors import BadOption
 from .base import Verifier
+from .block import Block
+from .ensemble import Ensemble
+from .lenience import Lenience
 from .match import Match
 from .rejection import TokenRejection
+from .traversal import Traversal
+from .typical import Typical
 
-VERIFIERS: dict[str, type[Verifier]] = {"match": Match, "token": TokenRejection}
+VERIFIERS: dict[str, type[Verifier]] = {
+    "match": Match,
+    "token": TokenRejection,
+    "block": Block,
+    "traversal": Traversal,
+    "ensemble": Ensemble,
+    "typical": Typical,
+    "lenience": Lenience,
+}
 DEFAULT = "match"
 
 
 def make_verifier(spec: str) -> Verifier:
-    """The verifier of that name.
+    """The verifier of a spec: "name" or "name:argument".
 
     Raises:
-        BadOption: there is none.
+        BadOption: there is none, or its argument is wrong.
     """
-    if spec not in VERIFIERS:
-        raise BadOption(f"There is no verifier {spec!r}: choose one of {', '.join(sorted(VERIFIERS))}.")
-    return VERIFIERS[spec]()
+    name, _, argument = spec.partition(":")
+    if name not in VERIFIERS:
+        raise BadOption(f"There is no verifier {name!r}: choose one of {', '.join(sorted(VERIFIERS))}.")
+    return VERIFIERS[name].from_spec(argument)
 
 
 __all__ = ["DEFAULT", "VERIFIERS", "Verifier", "make_verifier"]

@@ -15,6 +15,7 @@ from .base import Verifier
 class Match(Verifier):
     """Keep the path along which the draft agrees with the target's own draws."""
 
+    spec = "match"
     coupled = True
 
     def __call__(self, law: Law, draft: Draft, noise: Noise, position: int) -> Verdict:
