@@ -118,6 +118,10 @@ class EarlyExit(Drafter):
         """See `Drafter`."""
         state.tokens.extend(tokens)
 
+    def end(self, state: _State) -> None:
+        """See `Drafter`: the target's cache may outlive the request, for its other rows."""
+        state.seat = None
+
     def _feed(self, tokens: Mapping[int, int], cache: KVCache) -> list[Tensor]:
         """Run one token in each of these rows of the cache; the others ride along and keep nothing."""
         trees = [Tree.chain([tokens.get(row, 0)]) for row in range(cache.rows)]

@@ -133,6 +133,11 @@ class Mtp(Drafter):
         state.tokens.extend(tokens)
         state.waiting[0] = torch.cat([state.waiting[0], scores.at(path).hidden[self.taps[0]]])
 
+    def end(self, state: _State) -> None:
+        """See `Drafter`: keys and states go, which may sit in caches that other rows have left long ago."""
+        state.seats.clear()
+        state.waiting.clear()
+
     def _advance(
         self,
         depth: int,
