@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from alphabets import Alphabet, byte_level, sentence_piece
+from alphabets import SCRIPTS, Alphabet, byte_level, sentence_piece
 from test_engine import SAMPLED, TABLE, VOCABULARY, engine_with, requests, serve, written
 from toy import Context, Table, ToyTarget
 
@@ -246,7 +246,8 @@ def test_ends_are_drafted() -> None:
 @pytest.fixture(scope="module")
 def setting() -> Setting:
     """A target with a byte-level tokenizer; draft models with one like it, one unlike it, or none."""
-    tokenizer, near, far = byte_level(400), byte_level(420), sentence_piece(600)
+    tokenizer, near = byte_level(400), byte_level(420)
+    far = sentence_piece(2000, texts=[text[::-1] for text in SCRIPTS])
     loads = {"near": near, "far": far, "bare": None}
     sizes = {"near": len(near), "far": len(far), "bare": 100}
 
