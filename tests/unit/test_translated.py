@@ -246,7 +246,7 @@ def test_ends_are_drafted() -> None:
 @pytest.fixture(scope="module")
 def setting() -> Setting:
     """A target with a byte-level tokenizer; draft models with one like it, one unlike it, or none."""
-    tokenizer, near = byte_level(400), byte_level(420)
+    tokenizer, near = byte_level(258), byte_level(300)
     far = sentence_piece(2000, texts=[text[::-1] for text in SCRIPTS])
     loads = {"near": near, "far": far, "bare": None}
     sizes = {"near": len(near), "far": len(far), "bare": 100}
