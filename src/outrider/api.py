@@ -130,13 +130,14 @@ class Outrider:
         self.exactness = self.target.exactness
         budget = self._make_policy().budget()
         combinations.check(self.verifier, drafters.drafter_class(drafter), drafter, budget)
-        setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model)
+        setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model, self.folder)
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
 
     @property
     def configuration(self) -> dict[str, str]:
         """What is in force, for reports."""
+        note = {"note": self.drafter.note} if self.drafter.note else {}
         return {
             "target": self._loaded.name,
             "drafter": self.drafter.spec,
@@ -147,6 +148,7 @@ class Outrider:
             "build": self.target.build,
             "quantize": self._loader.quantize or "none",
             "exactness": self.exactness,
+            **note,
         }
 
     def using(self, drafter: str | None = None, verifier: str | None = None, policy: str | None = None) -> Outrider:
@@ -298,7 +300,8 @@ def load(
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
-            "none", or "package.module:Class".
+            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "cascade:A,B", "none", or
+            "package.module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
             much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".

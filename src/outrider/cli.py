@@ -46,8 +46,8 @@ Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'
 DrafterSpec = Annotated[
     str,
     typer.Option(
-        help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, none, or "
-        "package.module:Class."
+        help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
+        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or package.module:Class."
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]

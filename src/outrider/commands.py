@@ -286,6 +286,8 @@ def _summary(outputs: Sequence[Output], seconds: float, trace: bool, llm: Outrid
     seeds = sorted({output.seed for output in outputs})
     if len(outputs) == 1:
         errors.print(f"seed {seeds[0]}, {outputs[0].finish_reason}, drafter {llm.drafter.spec}", style="dim")
+    if llm.drafter.note:
+        errors.print(llm.drafter.note, style="dim")
 
 
 def describe(stats: Stats, seconds: float) -> str:

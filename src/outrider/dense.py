@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from . import native
 from .kv import KVCache
@@ -143,33 +144,95 @@ class DenseTarget:
         self, trees: Sequence[Tree], cache: KVCache, *, taps: tuple[int, ...] = (), last_only: bool = False
     ) -> list[Scores]:
         """See `Target.forward`."""
-        cache.reserve(max(len(tree) for tree in trees))
-        nodes = native.Nodes(trees, cache.lengths, self._heads, self._kv_heads, self._size, cache.capacity)
-        states, tapped = self._decode(nodes, cache, taps)
-        rows, width = nodes.rows, nodes.width
-        if last_only:
-            ends = torch.tensor([row * width + len(tree) - 1 for row, tree in enumerate(trees)])
-            logits = self._logits(states[ends])[:, None]
-        else:
-            logits = self._logits(states).view(rows, width, -1)
-        results = []
-        for row, tree in enumerate(trees):
-            size = 1 if last_only else len(tree)
-            hidden = {tap: h.view(rows, width, -1)[row, : len(tree)] for tap, h in tapped.items()}
-            results.append(Scores(logits[row, :size], hidden))
-        return results
+        nodes = self._nodes(trees, cache)
+        return self._scores(nodes, trees, cache, self._embedding(nodes.tokens).flatten(0, 1), 0, taps, last_only)
 
-    def _logits(self, states: Tensor) -> Tensor:
+    @property
+    def depth(self) -> int:
+        """See `layers.Layered`."""
+        return len(self._layers)
+
+    def check(self, layers: int) -> None:
+        """See `layers.Layered`: any split will do."""
+
+    @torch.no_grad()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See `layers.Layered`."""
+        embedded: Tensor = self._embedding(tokens)
+        return embedded
+
+    @torch.no_grad()
+    def head(self, states: Tensor) -> Tensor:
+        """See `layers.Layered`."""
         logits: Tensor = self._head.rows(states)
         return torch.tanh(logits / self._logit_cap) * self._logit_cap if self._logit_cap else logits
 
-    def _decode(self, nodes: native.Nodes, cache: KVCache, taps: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
-        """Normed states of all nodes, [rows * width, D], and the tapped ones."""
+    @torch.no_grad()
+    def exit(self, states: Tensor) -> Tensor:
+        """See `layers.Layered`."""
+        return self.head(self._norm(states.contiguous()))
+
+    @torch.no_grad()
+    def lower(self, trees: Sequence[Tree], cache: KVCache, layers: int) -> list[Tensor]:
+        """See `layers.Layered`."""
+        nodes = self._nodes(trees, cache)
         hidden = self._embedding(nodes.tokens).flatten(0, 1)
+        delta, _ = self._blocks(nodes, cache, hidden, range(layers), ())
+        hidden += delta  # rounded as the next norm would round it
+        states = hidden.view(nodes.rows, nodes.width, -1)
+        return [states[row, : len(tree)] for row, tree in enumerate(trees)]
+
+    @torch.no_grad()
+    def upper(
+        self, trees: Sequence[Tree], cache: KVCache, states: Sequence[Tensor], layers: int, taps: tuple[int, ...] = ()
+    ) -> list[Scores]:
+        """See `layers.Layered`."""
+        nodes = self._nodes(trees, cache)
+        hidden = pad_sequence(list(states), batch_first=True).flatten(0, 1)  # a copy: the norms add to it in place
+        return self._scores(nodes, trees, cache, hidden, layers, taps, False)
+
+    def _nodes(self, trees: Sequence[Tree], cache: KVCache) -> native.Nodes:
+        cache.reserve(max(len(tree) for tree in trees))
+        return native.Nodes(trees, cache.lengths, self._heads, self._kv_heads, self._size, cache.capacity)
+
+    def _scores(
+        self,
+        nodes: native.Nodes,
+        trees: Sequence[Tree],
+        cache: KVCache,
+        hidden: Tensor,
+        first: int,
+        taps: tuple[int, ...],
+        last_only: bool,
+    ) -> list[Scores]:
+        """From the states [rows * width, D] that enter layer `first` to the end."""
+        delta, tapped = self._blocks(nodes, cache, hidden, range(first, len(self._layers)), taps)
+        states = self._norm(hidden, delta)
+        if len(self._layers) in taps:
+            tapped[len(self._layers)] = states  # Transformers' last hidden state is the normed one
+        rows, width = nodes.rows, nodes.width
+        if last_only:
+            ends = torch.tensor([row * width + len(tree) - 1 for row, tree in enumerate(trees)])
+            logits = self.head(states[ends])[:, None]
+        else:
+            logits = self.head(states).view(rows, width, -1)
+        results = []
+        for row, tree in enumerate(trees):
+            size = 1 if last_only else len(tree)
+            kept = {tap: h.view(rows, width, -1)[row, : len(tree)] for tap, h in tapped.items()}
+            results.append(Scores(logits[row, :size], kept))
+        return results
+
+    def _blocks(
+        self, nodes: native.Nodes, cache: KVCache, hidden: Tensor, which: range, taps: tuple[int, ...]
+    ) -> tuple[Tensor | None, dict[int, Tensor]]:
+        """Run these layers on `hidden` [rows * width, D], which grows in place; what the last block still has to add,
+        and the tapped states."""
         turns = {kind: self._turns(hidden, nodes.positions, kind) for kind in self._kinds}
         tapped: dict[int, Tensor] = {}
         delta = None  # what the last block adds to the states; the next norm adds it on its way
-        for index, layer in enumerate(self._layers):
+        for index in which:
+            layer = self._layers[index]
             normed = layer.before_attention(hidden, delta)
             if index in taps:
                 tapped[index] = hidden.clone()
@@ -182,10 +245,7 @@ class DenseTarget:
             delta = layer.down.rows(native.gate(layer.gate_up.rows(normed), self._act))
             if layer.after_mlp is not None:
                 delta = layer.after_mlp(delta)
-        states = self._norm(hidden, delta)
-        if len(self._layers) in taps:
-            tapped[len(self._layers)] = states  # Transformers' last hidden state is the normed one
-        return states, tapped
+        return delta, tapped
 
     def _turns(self, like: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Cosines and sines, float32 [rows, width, size] each, rounded as the model's own are."""

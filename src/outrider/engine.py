@@ -13,6 +13,7 @@ from time import perf_counter
 from .drafters import Drafter
 from .errors import BadOption, NoProgress
 from .kv import Seat, gather
+from .layers import verification
 from .noise import SeededNoise
 from .policy import Policy
 from .prefix import Prefixes
@@ -74,6 +75,7 @@ class Engine:
         head = request.prompt[row.reused : -1]
         hidden = prefill(target, head, seat.cache, taps=self.drafter.taps, chunk=self._chunk)
         row.state = self.drafter.begin(request.prompt, hidden)
+        self.drafter.seated(row.state, seat)
         if request.prediction:
             self.drafter.expect(row.state, request.prediction)
         self._batch.append((row, seat))
@@ -101,6 +103,7 @@ class Engine:
         if not rows:
             return []
         started = perf_counter()
+        cache = gather([seat for _, seat in self._batch])
         drafts = self.drafter.propose(
             [row.state for row in rows],
             [self._budget(row) for row in rows],
@@ -108,8 +111,7 @@ class Engine:
             [SeededNoise.for_draft(row.request.seed, row.rounds, self.verifier.coupled) for row in rows],
         )
         drafted = perf_counter()
-        cache = gather([seat for _, seat in self._batch])
-        scores = self.target.forward([draft.tree for draft in drafts], cache, taps=self.drafter.taps)
+        scores = verification(self.target, drafts, cache, self.drafter.taps)
         verified = perf_counter()
         results, paths = [], []
         for row, draft, score in zip(rows, drafts, scores, strict=True):

@@ -24,6 +24,7 @@ from .dense import DenseTarget, recognises
 from .errors import BadOption, ModelNotFound, UnsupportedModel
 from .folders import cache_folder
 from .linear import can_pack, pack_modules
+from .quiet import quiet
 from .target import Target, TransformersTarget
 
 DEMO = "demo"
@@ -40,7 +41,7 @@ class Loaded:
         target: ready to score trees.
         tokenizer: Transformers' tokenizer, or None for a model that was passed without one.
         name: as the caller named it.
-        folder: where its files lie, if it lies in a folder.
+        folder: where its files lie, if it was read from files; for a hub id, in the hub's cache.
     """
 
     target: Target
@@ -115,6 +116,7 @@ class Loader:
         with _explained(name), quiet():
             model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options, **where)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        folder = folder or snapshot(name)
         if self.device_map is not None:
             return Loaded(TransformersTarget(model, own=True), tokenizer, name, folder)
         try:
@@ -177,6 +179,14 @@ class Loader:
                 f"There is no model {name!r}: name a folder, a .gguf file, a hub id like org/model, or 'demo'."
             )
         return None
+
+
+def snapshot(name: str) -> Path | None:
+    """The folder in the hub's cache where a hub id's files lie, once they have been fetched."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def as_dtype(name: str | torch.dtype | None) -> torch.dtype | None:
@@ -293,19 +303,3 @@ def progress(text: str) -> Iterator[None]:
     ) as bar:
         bar.add_task(text, total=None)
         yield
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Transformers' own bars and warnings held back, and restored as they were."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

@@ -57,12 +57,15 @@ class Draft:
         drawn: how: "point" (deterministic, whatever `probs` says), "iid" (each child independently, as in a chain), or
             "without_replacement" (children in the order in which they were drawn).
         score: how many draft tokens the drafter expects to be accepted, where it can tell; a cascade compares these.
+        started: what the drafter has run of the target's own layers on these nodes (`layers.Started`), so that the
+            target's pass need not run them again; None where it has run none.
     """
 
     tree: Tree
     probs: Tensor | None = None
     drawn: Drawn = "point"
     score: float | None = None
+    started: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,17 @@ def test_same_seed_same_ids_with_any_drafter(outrider) -> None:
     assert all(other == ids[0] for other in ids)
 
 
+def test_what_a_drafter_has_to_say_is_said_once(outrider) -> None:
+    """In the summary and in the configuration; nothing where there is nothing to say."""
+    code, out, err = outrider("generate", "--prompt", "One, two,", "--drafter", "early_exit:29", *SHORT)
+    assert code == 0
+    assert " ".join(err.split()).count("train an exit first") == 1
+    assert "train an exit" not in out
+    for drafter in ("early_exit:29", "lookup"):
+        document = json.loads(outrider("generate", "--prompt", "One,", "--drafter", drafter, *SHORT, "--json")[1])
+        assert ("note" in document["configuration"]) == (drafter != "lookup")
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
 def test_a_file_of_prompts_is_a_batch(outrider, tmp_path: Path, suffix: str) -> None:
     lines = ["Red, green,", "Once upon a time there was a"]
@@ -148,6 +159,10 @@ MISTAKES = {
     "unknown device": (("--device", "warp", "--prompt", "x"), "warp"),
     "missing file of prompts": (("--prompts", "nowhere.txt"), "nowhere.txt"),
     "draft model without a name": (("--drafter", "model", "--prompt", "x"), "model:"),
+    "translated without a name": (("--drafter", "translated:tli", "--prompt", "x"), "translated:MODEL"),
+    "an exit behind the last layer": (("--drafter", "early_exit:30", "--prompt", "x"), "from 1 to 29"),
+    "no layers for more tokens": (("--drafter", "mtp", "--prompt", "x"), "multi-token-prediction"),
+    "a cascade of one": (("--drafter", "cascade:lookup", "--prompt", "x"), "cascade:A,B"),
     "reference without a prediction": (("--drafter", "reference", "--prompt", "x"), "--prediction"),
     "prediction without use": (("--prediction", __file__, "--prompt", "x"), "'reference'"),
     "missing prediction": (("--prediction", "nowhere.txt", "--drafter", "reference", "--prompt", "x"), "nowhere.txt"),

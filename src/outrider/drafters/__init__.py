@@ -6,13 +6,17 @@ import importlib
 
 from ..errors import BadOption
 from .base import Drafter, Setting
+from .cascade import Cascade
+from .early_exit import EarlyExit
 from .lookahead import Lookahead
 from .lookup import Lookup
 from .model import ModelDrafter
+from .mtp import Mtp
 from .none import NoDrafter
 from .recycle import Recycle
 from .reference import Reference
 from .suffix import Suffix
+from .translated import Translated
 
 DRAFTERS: dict[str, type[Drafter]] = {
     "none": NoDrafter,
@@ -22,6 +26,10 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "recycle": Recycle,
     "lookahead": Lookahead,
     "model": ModelDrafter,
+    "translated": Translated,
+    "early_exit": EarlyExit,
+    "mtp": Mtp,
+    "cascade": Cascade,
 }
 DEFAULT = "suffix"
 

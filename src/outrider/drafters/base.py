@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import BadOption
+from ..kv import Seat
 from ..sampling import Sampling
 from ..target import Target
 from ..types import Budget, Draft, Noise, Scores
@@ -25,11 +27,13 @@ class Setting:
         target: the model it will draft for.
         tokenizer: the target's, or None.
         load_model: a model spec -> (its `Target`, its tokenizer), as the target itself was loaded.
+        folder: where the target's files lie, or None if it was made in memory.
     """
 
     target: Target
     tokenizer: Any
     load_model: Callable[[str], tuple[Target, Any]]
+    folder: Path | None = None
 
 
 class Drafter(ABC):
@@ -40,6 +44,7 @@ class Drafter(ABC):
     Attributes:
         taps: target layers whose hidden states `begin` and `commit` are to be shown.
         spec: how it names itself in reports.
+        note: what its user should know of it, in one sentence; empty where there is nothing to say.
         has_law: it draws from probabilities: its drafts bring them (`Draft.probs`) when they were sampled, and whenever
             `Budget.law` asks; it asks `Budget.stop` after each token.
         makes_trees: it spends `Budget.nodes` on branches where there are more of them than depth, and never otherwise
@@ -53,6 +58,7 @@ class Drafter(ABC):
 
     taps: tuple[int, ...] = ()
     spec: str = ""
+    note: str = ""
     has_law: bool = False
     makes_trees: bool = False
     always_branches: bool = False
@@ -94,7 +100,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def commit(self, state: Any, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
-        """Take note of what was committed.
+        """Take note of what was committed. The draft may have been another drafter's (see `cascade`).
 
         Args:
             state: of the request.
@@ -102,6 +108,10 @@ class Drafter(ABC):
             scores: the target's, at every node of the draft; `scores.at(path)` has one row per committed token.
             path: the nodes that were kept, node 0 first: `tokens[i]` followed node `path[i]`.
         """
+
+    def seated(self, state: Any, seat: Seat) -> None:  # noqa: B027
+        """Told once, right after `begin`, where the target keeps the request's keys. When `propose` is called, all rows
+        of a batch sit in one cache. Only drafters that run the target's own layers need to know."""
 
     def check_prediction(self, prediction: Sequence[int]) -> None:
         """Refuse what a request says of the text it expects (nothing, mostly), before any work. This one has no use

@@ -71,6 +71,11 @@ class Growth(ABC):
         self._tokens, self._parents, self._depths = [start.pending], [-1], [0]
         self._laws: list[tuple[Law, int]] = []  # of each node but node 0, where it was drawn: a law and its row
 
+    @property
+    def tokens(self) -> list[int]:
+        """What has been drafted so far, in the order of drafting; the pending token first."""
+        return list(self._tokens)
+
     @abstractmethod
     def feed(self) -> Feed | None:
         """What to read next; None once the draft is grown."""

@@ -73,19 +73,20 @@ class Lookup(Drafter):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """See `Drafter`."""
-        return [
-            Draft(Tree.chain([int(state.ids[-1]), *self._continuation(state.ids, budget.depth)]))
-            for state, budget in zip(states, budgets, strict=True)
-        ]
+        drafts = []
+        for state, budget in zip(states, budgets, strict=True):
+            found, length = self._continuation(state.ids, budget.depth)
+            drafts.append(Draft(Tree.chain([int(state.ids[-1]), *found]), score=_expected(length, len(found))))
+        return drafts
 
     def commit(self, state: _Text, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`."""
         state.append(tokens)
 
-    def _continuation(self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], depth: int) -> list[int]:
-        """What followed the best earlier match of the last ids; nothing where there is none."""
+    def _continuation(self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], depth: int) -> tuple[list[int], int]:
+        """What followed the best earlier match of the last ids, and how long that is; nothing where there is none."""
         if depth < 1:
-            return []
+            return [], 0
         ends = np.flatnonzero(ids[:-1] == ids[-1])  # where matches of length 1 end
         length = 1
         while len(ends) and length < self._longest:
@@ -95,6 +96,13 @@ class Lookup(Drafter):
                 break
             ends, length = longer, length + 1
         if not len(ends):
-            return []
+            return [], 0
         start = int(ends[-1]) + 1
-        return [int(token) for token in ids[start : start + min(depth, _TRUST * length)]]
+        return [int(token) for token in ids[start : start + min(depth, _TRUST * length)]], length
+
+
+def _expected(length: int, drafted: int) -> float:
+    """How many of the drafted tokens will be accepted, if a match that held `length` times holds once more with
+    probability length / (length + 1), token after token."""
+    chance = length / (length + 1)
+    return sum(chance**place for place in range(1, drafted + 1))

@@ -129,7 +129,12 @@ class ModelDrafter(Drafter):
 
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`; what the cache holds beyond the committed text is dropped when the next draft begins."""
-        state.tokens.extend(tokens)
+        self.replace(state, len(state.tokens), tokens)
+
+    def replace(self, state: _State, start: int, tokens: Sequence[int]) -> None:
+        """Commit these tokens in the place of those from `start` on, for drafters that read their text anew."""
+        state.tokens[start:] = tokens
+        state.sure = min(state.sure, start)
 
     def end(self, state: _State) -> None:
         """See `Drafter`: the cache goes, which may be one that other rows have left long ago."""
@@ -200,7 +205,7 @@ def shared_ids(target: Mapping[str, int], drafter: Mapping[str, int], width: int
     if share < _ENOUGH:
         raise VocabularyMismatch(
             f"The draft model shares {share:.0%} of its token ids with the target, so its drafts would be other words: "
-            "choose a draft model of the target's family."
+            "choose a draft model of the target's family, or draft across tokenizers with translated:MODEL."
         )
     if len(common) == width:
         return None

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..api import Outrider
 from ..errors import BadOption
-from ..kv import KVCache
+from ..kv import KVCache, Seat
 from ..noise import SeededNoise
 from ..sampling import Sampling
 from ..target import prefill
@@ -167,10 +167,12 @@ def _draft(llm: Outrider, plan: Plan) -> tuple[float | None, int]:
     """Seconds per drafted token on a text that repeats itself, and how many were drafted at a time."""
     length = min(max(plan.contexts), llm.target.context - DRAFT - 1)
     prompt = [_TEXT[place % len(_TEXT)] for place in range(length)]
-    hidden = prefill(llm.target, prompt[:-1], llm.target.new_cache(1, length), taps=llm.drafter.taps)
+    seat = Seat(llm.target.new_cache(1, length))
+    hidden = prefill(llm.target, prompt[:-1], seat.cache, taps=llm.drafter.taps)
     samples, drafted = [], 0
     for turn in range(plan.repeats + 1):
         state = llm.drafter.begin(prompt, hidden)
+        llm.drafter.seated(state, seat)
         noise = SeededNoise.for_draft(0, 0, llm.verifier.coupled)
         started = perf_counter()
         (draft,) = llm.drafter.propose([state], [Budget(DRAFT)], [Sampling()], [noise])

@@ -1,0 +1,130 @@
+"""Self-speculation (LayerSkip, Elhoushi et al., 2404.16710): the target's own first layers draft, the rest verify.
+
+Draft tokens run through the first layers, the final norm and the head. Their keys go straight into the target's cache,
+where verification looks for them, and their states are where verification goes on: no second cache, no layer twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import BadOption
+from ..kv import KVCache, Seat
+from ..layers import Layered, Started, layered
+from ..sampling import Sampling
+from ..types import Budget, Draft, Noise, Scores, Tree
+from .base import Drafter, Setting
+from .chain import Chain
+
+
+@dataclass(slots=True)
+class _State:
+    tokens: list[int]  # committed, the pending one last
+    prompt_length: int
+    seat: Seat | None = None  # the target's, not a cache of its own
+
+
+class EarlyExit(Drafter):
+    """Drafts chains with the first layers of the target.
+
+    Args:
+        target: can be parted after so many layers.
+        layers: how many draft; at least 1, and fewer than the target has.
+    """
+
+    has_law = True
+
+    def __init__(self, target: Layered, layers: int) -> None:
+        self._target, self._layers = target, layers
+        self.spec = f"early_exit:{layers}"
+        self.note = (
+            f"early_exit drafts after {layers} of {target.depth} layers through the target's own head: unless the "
+            "target was trained for early exits (as LayerSkip models are), few drafts are accepted and decoding gets "
+            "slower, so train an exit first."
+        )
+
+    @classmethod
+    def from_spec(cls, argument: str, setting: Setting) -> EarlyExit:
+        """`early_exit:E`: exit after E layers.
+
+        Raises:
+            BadOption: E is no number of layers that leaves some to verify with.
+            UnsupportedModel: the target's layers cannot be run one by one.
+        """
+        if not argument.isdecimal():
+            raise BadOption(f"early_exit:{argument} names no layer: write early_exit:E to exit after E layers.")
+        target, layers = layered(setting.target), int(argument)
+        if not 1 <= layers < target.depth:
+            raise BadOption(
+                f"early_exit:{layers} leaves nothing to draft or to verify with: this target has {target.depth} "
+                f"layers, so write early_exit:E with E from 1 to {target.depth - 1}."
+            )
+        target.check(layers)
+        return cls(target, layers)
+
+    def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
+        """See `Drafter`."""
+        return _State(list(prompt), len(prompt))
+
+    def seated(self, state: _State, seat: Seat) -> None:
+        """See `Drafter`: drafts are written where verification will look for them."""
+        state.seat = seat
+
+    def propose(
+        self,
+        states: Sequence[_State],
+        budgets: Sequence[Budget],
+        samplings: Sequence[Sampling],
+        noises: Sequence[Noise],
+    ) -> list[Draft]:
+        """See `Drafter`; one pass of the lower layers per step for all rows together.
+
+        The last token of each draft is run too, and the pending token of rows without a draft: verification then finds
+        every node's lower layers done.
+        """
+        chains = [
+            Chain(state.tokens, state.prompt_length, self._target.eos, budget, sampling, noise)
+            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
+        ]
+        seats = [state.seat for state in states if state.seat is not None]
+        assert len(seats) == len(states), "the loop seats every request"
+        cache = seats[0].cache
+        committed = list(cache.lengths)
+        cache.reserve(max(budget.depth for budget in budgets) + 1)  # growing under way would forget what is not kept
+        found: list[list[Tensor]] = [[] for _ in states]
+        feeding = list(range(len(states)))
+        while feeding:
+            tokens = {seats[place].row: chains[place].newest for place in feeding}
+            lowered = self._feed(tokens, cache)
+            for place in feeding:
+                found[place].append(lowered[seats[place].row])
+            feeding = [place for place in feeding if chains[place].open]
+            if feeding:
+                logits = self._target.exit(torch.cat([found[place][-1] for place in feeding]))
+                for place, row in zip(feeding, logits, strict=True):
+                    chains[place].grow(row)
+        for row, length in enumerate(committed):
+            cache.crop(row, length)
+        return [
+            chain.draft(Started(self._target, self._layers, torch.cat(parts)))
+            for chain, parts in zip(chains, found, strict=True)
+        ]
+
+    def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
+        """See `Drafter`."""
+        state.tokens.extend(tokens)
+
+    def end(self, state: _State) -> None:
+        """See `Drafter`: the target's cache may outlive the request, for its other rows."""
+        state.seat = None
+
+    def _feed(self, tokens: Mapping[int, int], cache: KVCache) -> list[Tensor]:
+        """Run one token in each of these rows of the cache; the others ride along and keep nothing."""
+        trees = [Tree.chain([tokens.get(row, 0)]) for row in range(cache.rows)]
+        lowered = self._target.lower(trees, cache, self._layers)
+        cache.keep([(0,) if row in tokens else () for row in range(cache.rows)])
+        return lowered

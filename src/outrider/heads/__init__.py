@@ -1,0 +1,1 @@
+"""Modules of trained drafters, and nothing else: no files, no loops."""
