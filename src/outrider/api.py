@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -14,7 +14,6 @@ from .engine import PREFILL_CHUNK, Engine
 from .errors import BadOption
 from .loading import DEMO, DeviceMap, Fast, Loaded, Loader, as_dtype
 from .noise import fresh_seed
-from .policy import Policy
 from .prefix import PREFIX_MEMORY, Prefixes
 from .row import Request, Row
 from .sampling import Sampling
@@ -122,17 +121,20 @@ class Outrider:
     ) -> None:
         self._loaded, self._loader, self._chunk, self._prefixes = loaded, loader, prefill_chunk, prefixes
         self._specs = (drafter, verifier, policy_spec)
-        self._make_policy: Callable[[], Policy] = policy.make_policy(policy_spec)
         self.verifier: Verifier = verify.make_verifier(verifier)
         self.target: Target = loaded.target
         self.tokenizer: Any = loaded.tokenizer
         self.folder: Path | None = loaded.folder
         self.exactness = self.target.exactness
-        budget = self._make_policy().budget()
-        combinations.check(self.verifier, drafters.drafter_class(drafter), drafter, budget)
+        kind = drafters.drafter_class(drafter)
+        budget = policy.make_policy(policy_spec, policy.Setting(drafter, kind.has_law))().budget()
+        combinations.check(self.verifier, kind, drafter, budget)  # before a draft model is read
         setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model, self.folder)
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
+        branches = self.drafter.makes_trees and not self.verifier.chains_only
+        knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
+        self._make_policy = policy.make_policy(policy_spec, knows)
 
     @property
     def configuration(self) -> dict[str, str]:
@@ -305,7 +307,11 @@ def load(
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
             much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
-        policy: "heuristic" or "fixed:K".
+        policy: how long to draft. "goodput" (as long as tokens per second gain by it, and not where they do not, by
+            measured costs and acceptance), "fixed:K" or "fixed:K,NODES" (trees), "heuristic" (start at 5, two more
+            after full acceptance, otherwise one less), or, for drafters with probabilities, "confidence[:t]" (until its
+            own probability of a token falls under t, 0.4 by default) and "entropy" (until its entropy says that the
+            target is likely to refuse).
         dtype: of the weights; by default bfloat16 where the hardware computes in it, float32 otherwise.
         device: by default the first GPU, or else the CPU.
         tokenizer: for a model that is passed; text prompts and stop strings need one.

@@ -94,7 +94,12 @@ def generate(
             "(relaxed: another law than the target's, and by how much is reported)."
         ),
     ] = "match",
-    policy: Annotated[str | None, typer.Option(help="heuristic (the default) or fixed:K.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="How long to draft: goodput (the default), fixed:K[,NODES], heuristic, confidence[:t], or entropy."
+        ),
+    ] = None,
     chat: Annotated[str | None, typer.Option(help="A user's message, through the chat template.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Raw text to continue.")] = None,
     prompts: Annotated[

@@ -113,9 +113,12 @@ class Engine:
         drafted = perf_counter()
         scores = verification(self.target, drafts, cache, self.drafter.taps)
         verified = perf_counter()
+        nodes = sum(len(draft.tree) for draft in drafts)
         results, paths = [], []
-        for row, draft, score in zip(rows, drafts, scores, strict=True):
+        for place, (row, draft, score) in enumerate(zip(rows, drafts, scores, strict=True)):
+            begun = perf_counter()
             verdict = self._verdict(row, draft, score)
+            judged = perf_counter()
             start = len(row.tokens)
             tokens = row.extend([*draft.tree.tokens[list(verdict.path[1:])].tolist(), verdict.token])
             if not tokens:
@@ -124,11 +127,11 @@ class Engine:
             paths.append(path)
             self.drafter.commit(row.state, tokens, score, path)
             kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
-            seconds = (drafted - started, verified - drafted)
+            seconds = (drafted - started, verified - drafted, judged - begun)
+            pass_ = (len(rows), nodes, place)
             away = verdict.divergence[: len(tokens)]
-            round_ = Round(
-                row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, *seconds, divergence=away
-            )
+            about = (row.index, row.rounds, start, draft.tree, kept, tokens, row.finish)
+            round_ = Round(*about, *seconds, *pass_, divergence=away)
             row.rounds += 1
             row.policy.observe(round_)
             results.append((row, round_))

@@ -157,6 +157,10 @@ class Round:
         draft_seconds, verify_seconds: wall time of drafting and of the target's pass. Rows of a batch share a pass,
             and each of their rounds carries its whole time.
         divergence: under a relaxed rule, of the law that each committed token was drawn from; else empty.
+        verdict_seconds: wall time of this row's own law and verdict. On a device that works behind the host's back it
+            holds the wait for the pass too, in the round of the first row.
+        rows, nodes: how many rows shared the pass, and how many nodes it had altogether.
+        place: which of those rows this is, from 0, so that a pass can be counted once.
     """
 
     request: int
@@ -168,7 +172,15 @@ class Round:
     finish: FinishReason | None
     draft_seconds: float
     verify_seconds: float
+    verdict_seconds: float = 0.0
+    rows: int = 1
+    nodes: int = 0
+    place: int = 0
     divergence: tuple[Divergence, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            object.__setattr__(self, "nodes", len(self.tree))
 
     @property
     def drafted(self) -> int:

@@ -84,6 +84,47 @@ def test_a_sampled_draft_brings_the_law_it_was_drawn_from() -> None:
     assert propose(drafter, drafter.begin((0, 1), {}), 4, Sampling()).probs is None
 
 
+class Doubts:
+    """Stops behind the n-th token of a row, and remembers what it was shown."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+        self.seen: list[tuple[torch.Tensor, int]] = []
+
+    def __call__(self, law: torch.Tensor, token: int) -> bool:
+        """See `Budget.stop`."""
+        self.seen.append((law, token))
+        return len(self.seen) == self._end
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_ends_where_it_is_told_to(temperature: float) -> None:
+    """The token in doubt is kept, row by row; the draft is otherwise the one that would have been, and so is the next.
+
+    What is shown is the law that the token was drawn from; for a greedy choice the one at temperature 1.
+    """
+    table, sampling = Table(5, 34), Sampling(temperature=temperature, top_k=2 if temperature == 0 else 0)
+    drafter = ModelDrafter(ToyTarget(table), 5)
+    prompts, ends = [(0, 1), (2,), (3, 1, 4)], (3, 1, 99)
+    whole = [propose(drafter, drafter.begin(prompt, {}), 6, sampling).tree.tokens.tolist() for prompt in prompts]
+    states = [drafter.begin(prompt, {}) for prompt in prompts]
+    doubts = [Doubts(end) for end in ends]
+    budgets = [Budget(6, stop=doubt) for doubt in doubts]
+    noises = [SeededNoise.for_draft(0, 0, False) for _ in prompts]
+    drafts = drafter.propose(states, budgets, [sampling] * 3, noises)  # type: ignore[arg-type]
+    for prompt, end, draft, full, doubt in zip(prompts, ends, drafts, whole, doubts, strict=True):
+        assert draft.tree.tokens.tolist() == full[: min(end, 6) + 1]
+        assert [token for _, token in doubt.seen] == full[1 : min(end, 6) + 1]
+        for place, (law, _) in enumerate(doubt.seen):
+            torch.testing.assert_close(law, table.law((*prompt, *full[1 : place + 1])).float())
+        assert draft.probs is None if temperature == 0 else len(draft.probs) == len(doubt.seen)  # type: ignore[arg-type]
+    for state, full in zip(states, whole, strict=True):
+        drafter.commit(state, full[1:3], NO_SCORES, range(2))
+        fresh = drafter.begin(tuple(state.tokens), {})
+        again = propose(drafter, state, 4, sampling).tree.tokens
+        assert torch.equal(again, propose(drafter, fresh, 4, sampling).tree.tokens)
+
+
 def test_ids_that_are_not_shared_are_never_drafted() -> None:
     """They are masked from q, which is normalised without them."""
     shared = torch.tensor([True, True, False, True, False])

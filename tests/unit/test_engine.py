@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, Wide
@@ -16,13 +18,14 @@ from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
 from outrider.drafters.none import NoDrafter
 from outrider.engine import Engine
+from outrider.errors import BadOption
 from outrider.kv import BLOCK
 from outrider.noise import SeededNoise
-from outrider.policy import Fixed, Heuristic
+from outrider.policy import POLICIES, Fixed, Heuristic, Setting, make_policy
 from outrider.row import Request, Row
 from outrider.sampling import History, Sampling
 from outrider.tree import is_chain
-from outrider.types import Draft, Noise, Round, Tree
+from outrider.types import Budget, Draft, Noise, Round, Tree
 from outrider.verify import VERIFIERS, make_verifier
 
 VOCABULARY = 5
@@ -107,6 +110,63 @@ def test_same_seed_same_tokens(make: Callable[[], Drafter], sampling: Sampling, 
     asked = requests(sampling, count=count)
     rows, _ = serve(engine_with(make(), depth=3), asked)
     assert [row.output for row in rows] == [written(request) for request in asked]
+
+
+class Bushy(Branching):
+    """A tree of the target's own likeliest tokens, level by level as far as the budget's nodes reach."""
+
+    makes_trees = True
+
+    def __init__(self) -> None:
+        super().__init__(lambda context: TABLE.law(context).topk(2).indices.tolist())
+
+    def propose(
+        self, states: Sequence[Any], budgets: Sequence[Budget], samplings: Sequence[Sampling], noises: Sequence[Noise]
+    ) -> list[Draft]:
+        """See `Drafter`."""
+        shallow = [replace(budget, depth=min(budget.depth, 4)) for budget in budgets]
+        drafts = super().propose(states, shallow, samplings, noises)
+        sizes = [budget.nodes + 1 for budget in budgets]
+        trees = [Tree(d.tree.tokens[:size], d.tree.parents[:size]) for d, size in zip(drafts, sizes, strict=True)]
+        return [Draft(tree) for tree in trees]
+
+
+CHAINS = {name: make for name, make in DRAFTERS.items() if "tree" not in name}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("make", [*CHAINS.values(), Bushy], ids=[*CHAINS, "bushy"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_changes_a_token(name: str, make: Callable[[], Drafter], sampling: Sampling, count: int) -> None:
+    """How long to draft, where to stop and how many branches to grow is all the same to what is written."""
+    drafter, asked = make(), requests(sampling, count=count)
+    setting = Setting(drafter.spec, drafter.has_law, drafter.makes_trees)
+    spec = "fixed:2" if name == "fixed" else name
+    if name in ("confidence", "entropy") and not drafter.has_law:
+        with pytest.raises(BadOption, match="no probabilities"):
+            make_policy(spec, setting)
+        return
+    engine = Engine(ToyTarget(TABLE), drafter, make_verifier("match"), make_policy(spec, setting))
+    rows, rounds = serve(engine, asked)
+    assert [row.output for row in rows] == [written(request) for request in asked]
+    # Whether drafts pay on a toy is for the clock to say.
+    assert name == "goodput" or isinstance(drafter, NoDrafter) or any(round_.drafted for round_ in rounds)
+
+
+def test_a_round_knows_its_pass() -> None:
+    """How many rows and nodes shared it, which row it is itself, and whole times for all but its own verdict."""
+    _, rounds = serve(engine_with(top(2), depth=2), requests(count=3))
+    passes: dict[int, list[Round]] = {}
+    for round_ in rounds:
+        passes.setdefault(round_.number, []).append(round_)
+    assert {len(told) for told in passes.values()} >= {1, 2, 3}
+    for told in passes.values():
+        assert [round_.place for round_ in told] == list(range(len(told)))
+        assert {round_.rows for round_ in told} == {len(told)}
+        assert {round_.nodes for round_ in told} == {sum(len(round_.tree) for round_ in told)}
+        assert len({(round_.draft_seconds, round_.verify_seconds) for round_ in told}) == 1
+        assert all(round_.verdict_seconds > 0 for round_ in told)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 13, 19, 20])

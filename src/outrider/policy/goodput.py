@@ -1,0 +1,248 @@
+"""Draft as much as makes tokens per second most, and nothing where drafting does not pay.
+
+Acceptance says little by itself: it can stay at 0.9 while speculation turns from a gain into a loss, as the batch grows
+(vLLM #26504). So the rule weighs it against measured seconds. Acceptance is learned per request; what passes and drafts
+cost is learned by all requests of one maker together, both from rounds alone. Where drafting does not pay, nothing is
+asked of the drafter but a token now and then, more and more rarely, so that the rule notices when that changes.
+
+A pass is shared by the rows of a batch, and so is the decision: `Company` makes it for all of them at once. The choice
+is a function of the rounds alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from .. import tree as trees
+from ..types import Budget, Round
+from .acceptance import DEEPEST, Acceptance, Branches, Chain, Slot
+from .allocation import START, allocate
+from .base import Maker, Setting, no_argument
+from .costs import Costs
+
+_PROBE = 1  # tokens of a probe
+_SHORTEST, _LONG, _LONGEST = 16, 128, 1024  # rounds between probes: at first, in the long run, and for the dearest
+_OVERHEAD = 0.01  # share of the time that probes may take
+_BRIEF = 16  # rounds; drafting that paid for no longer than that was a mistake
+_RECENT = 4  # rounds without a draft after which the next one has to catch up, and its time is no measure
+_PERSIST = 4  # probes that succeed, one after another, before the rule has to agree
+_FADED = 1.0  # rounds that the past counts for when a probe asks anew
+_SURE = [Slot(1.0, 1.0, depth) for depth in range(1, DEEPEST + 1)]  # the best draft that there could be
+
+
+class _Phase(Enum):
+    DRAFTING = auto()
+    PAUSING = auto()
+    PROBING = auto()
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the requests of one maker share.
+
+    Attributes:
+        costs: of their passes.
+        company: the rows of the latest pass, or of the one whose rounds are being told.
+        newcomers: the requests that have had no pass yet and will most likely share their first one.
+    """
+
+    costs: Costs = field(default_factory=Costs)
+    company: Company | None = None
+    newcomers: Company | None = None
+
+    def welcome(self, member: Goodput) -> Company:
+        """The company of a new request until its first pass."""
+        if self.newcomers is None or self.newcomers.decided:
+            self.newcomers = Company(self.costs)
+        self.newcomers.join(member)
+        return self.newcomers
+
+
+class Company:
+    """The rows of one pass: what it cost, and what they will ask for in the next.
+
+    Attributes:
+        decided: whether they know by now.
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        self.decided = False
+        self._costs = costs
+        self._members: list[Goodput] = []
+        self._seconds, self._deepest = 0.0, 0
+        self._asked, self._catching_up = False, False
+
+    def join(self, member: Goodput) -> None:
+        """Take a row in that will have another round."""
+        self._members.append(member)
+
+    def observe(self, round_: Round, depth: int, *, asked: bool, catching_up: bool) -> None:
+        """Take note of one row's round; the last one completes the pass."""
+        self._seconds += round_.verdict_seconds
+        self._deepest = max(self._deepest, depth)
+        self._asked, self._catching_up = self._asked or asked, self._catching_up or catching_up
+        if round_.place == round_.rows - 1:
+            self._costs.add(round_.rows, round_.nodes, round_.verify_seconds + self._seconds)
+            if self._asked:
+                self._costs.add_draft(round_.rows, self._deepest, round_.draft_seconds, at_most=self._catching_up)
+
+    def decide(self) -> None:
+        """Tell every member what to ask for next."""
+        self.decided = True
+        rows = len(self._members)
+        verify, draft = self._costs.verify(rows), self._costs.draft(rows)
+        if verify is None:
+            for member in self._members:
+                member.ask(Budget(max(1, START // rows)))
+            return
+        longest = self.fair_pause if self._busy else _LONGEST  # beside rows that draft, a probe may cost less
+        if any(member.probe_is_due(longest) for member in self._members):  # together: they share the drafter's time
+            for member in self._members:
+                member.probe()
+        slots = [member.slots() for member in self._members]
+        counts, gain = allocate(slots, verify, draft)
+        if self._costs.plain_is_due(rows, gain):
+            for member in self._members:
+                member.ask(Budget(0))
+            return
+        hopeful = any(counts) or any(allocate([_SURE] * rows, verify, draft)[0])
+        for member, own, count in zip(self._members, slots, counts, strict=True):
+            if count:
+                member.draft(Budget(own[count - 1].depth, count))
+            else:
+                alone, _ = allocate([own, *[()] * (rows - 1)], verify, draft)
+                member.rest(crowded_out=alone[0] > 0, hopeful=hopeful)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether the drafter is at work anyway."""
+        return any(member.drafting for member in self._members)
+
+    @property
+    def fair_pause(self) -> int:
+        """Rounds between probes after which they take no more than `_OVERHEAD` of the time."""
+        rows = len(self._members)
+        verify, draft = self._costs.verify(rows), self._costs.draft(rows)
+        if verify is None:
+            return _LONGEST
+        plain = verify.at(rows)
+        if self._busy:
+            extra = verify.at(rows + _PROBE) - plain
+        else:
+            extra = verify.at(rows * (1 + _PROBE)) - plain + (draft.at(_PROBE) if draft else 0.0)
+        return int(min(_LONGEST, max(1, extra / (_OVERHEAD * plain))))
+
+
+class Goodput:
+    """One request's share in the decision.
+
+    Args:
+        shared: with the other requests of the same maker.
+        makes_trees: the drafter spends `Budget.nodes` on branches.
+    """
+
+    def __init__(self, shared: Shared | None = None, *, makes_trees: bool = False) -> None:
+        self._shared = shared or Shared()
+        self._acceptance: Acceptance = Branches() if makes_trees else Chain()
+        self._company = self._shared.welcome(self)
+        self._next: Budget | None = None
+        self._phase, self._confirmed = _Phase.DRAFTING, 0
+        self._pause, self._paused = 0, 0  # rounds that the latest pause was meant to have, and has had
+        self._rounds, self._idle = 0, 0  # rounds that asked for drafts since it began, rounds since the last of them
+
+    def budget(self) -> Budget:
+        """See `Policy`."""
+        if self._next is None:
+            self._company.decide()
+        assert self._next is not None, "the company tells every member"
+        return self._next
+
+    def observe(self, round_: Round) -> None:
+        """See `Policy`. The rounds of a pass come one after another, in the order of their places."""
+        asked = self.budget().depth
+        depth = int(trees.depths(round_.tree.parents).max())
+        if round_.place == 0:
+            self._shared.company = Company(self._shared.costs)
+        company = self._shared.company
+        assert company is not None, "the first row of a pass opens its company"
+        company.observe(round_, depth, asked=asked > 0, catching_up=asked > 0 and self._idle >= _RECENT)
+        if round_.finish is not None:
+            self._next = Budget(0)
+            return
+        self._learn(round_, asked, depth)
+        company.join(self)
+        self._company, self._next = company, None
+
+    def ask(self, budget: Budget) -> None:
+        """What to ask for in the next round."""
+        self._next = budget
+
+    @property
+    def drafting(self) -> bool:
+        """Whether its drafts pay, as far as is known."""
+        return self._phase is _Phase.DRAFTING
+
+    def probe_is_due(self, longest: int) -> bool:
+        """Whether it has paused long enough, where `longest` rounds are enough for anybody."""
+        return self._phase is _Phase.PAUSING and self._paused >= min(self._pause, longest)
+
+    def probe(self) -> None:
+        """End a pause: ask anew, with less faith in the past."""
+        if self._phase is _Phase.PAUSING:
+            self._phase, self._confirmed = _Phase.PROBING, 0
+            self._acceptance.fade(_FADED)
+
+    def slots(self) -> list[Slot]:
+        """What its draft could be; nothing while it pauses, or probes without success so far."""
+        trying = self.drafting or (self._phase is _Phase.PROBING and self._confirmed > 0)
+        return self._acceptance.slots() if trying else []
+
+    def draft(self, budget: Budget) -> None:
+        """Its draft pays."""
+        if self._phase is _Phase.PROBING:
+            self._phase, self._rounds = _Phase.DRAFTING, 0
+        self.ask(budget)
+
+    def rest(self, *, crowded_out: bool, hopeful: bool) -> None:
+        """Its draft does not pay.
+
+        Args:
+            crowded_out: but would, if those of other rows did not pay more.
+            hopeful: the best of drafts would pay.
+        """
+        in_vain = self._phase is _Phase.PROBING and self._confirmed >= (_PERSIST if hopeful else 1)
+        if in_vain or (self.drafting and not crowded_out):
+            self._begin_pause()
+        curious = self.drafting and self._idle >= _SHORTEST
+        self.ask(Budget(_PROBE if curious or self._phase is _Phase.PROBING else 0))
+
+    def _learn(self, round_: Round, asked: int, depth: int) -> None:
+        self._paused += 1
+        if not asked:
+            self._idle += 1
+            return
+        self._idle, self._rounds = 0, self._rounds + 1
+        self._acceptance.observe(round_, asked, depth)
+        if self._phase is _Phase.PROBING and depth:
+            self._confirmed += 1
+            if not round_.accepted:
+                self._begin_pause()
+
+    def _begin_pause(self) -> None:
+        """Pause for longer than the last time, unless drafting has paid in between; up to twice as long."""
+        paid = self.drafting and self._rounds >= _BRIEF
+        longer = min(2 * self._pause, max(min(self._pause * 5 // 4, _LONG), self._company.fair_pause))
+        self._pause = _SHORTEST if paid else max(_SHORTEST, longer)
+        self._phase, self._paused = _Phase.PAUSING, 0
+
+
+def make(argument: str, setting: Setting) -> Maker:
+    """`goodput`.
+
+    Raises:
+        BadOption: there is an argument.
+    """
+    no_argument("goodput", argument)
+    shared = Shared()
+    return lambda: Goodput(shared, makes_trees=setting.makes_trees)
