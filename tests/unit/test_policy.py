@@ -7,7 +7,7 @@ import torch
 
 from outrider.errors import BadOption
 from outrider.policy import DEFAULT, Fixed, Goodput, Heuristic, Policy, Setting, make_policy
-from outrider.types import Round, Tree
+from outrider.types import Budget, Round, Tree
 
 BLIND = Setting("lookup:16", has_law=False)
 
@@ -40,7 +40,8 @@ def test_heuristic_is_transformers_rule() -> None:
 
 def test_specs() -> None:
     """Specs make the policy that they name."""
-    assert make_policy("fixed:9")().budget().depth == 9
+    assert make_policy("fixed:9")().budget() == Budget(9)
+    assert make_policy("fixed:4,12")().budget() == Budget(4, 12)
     assert isinstance(make_policy("heuristic")(), Heuristic)
     assert isinstance(make_policy(DEFAULT)(), Goodput)
 
@@ -104,7 +105,7 @@ def test_thresholds_that_are_none(spec: str) -> None:
         make_policy(spec)
 
 
-@pytest.mark.parametrize("spec", ["fixed", "fixed:", "fixed:0", "fixed:-3", "fixed:two", "fixed:2.5"])
+@pytest.mark.parametrize("spec", ["fixed", "fixed:", "fixed:0", "fixed:-3", "fixed:two", "fixed:2.5", "fixed:,9"])
 def test_fixed_without_a_usable_length(spec: str) -> None:
     """The message says how to write it."""
     with pytest.raises(BadOption, match="write fixed:K"):
