@@ -1,0 +1,53 @@
+"""The command line: thin, one file per command. Heavy rooms are imported by the command that needs them.
+
+Adding a command is one file that defines it and its `EXAMPLES`, and one line below.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import UsageError
+from . import costs, demo, generate
+
+app = typer.Typer(
+    name="outrider",
+    help="Speculative decoding for any Hugging Face causal language model: faster, and exactly its own words.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command(epilog=generate.EXAMPLES)(generate.generate)
+app.command(epilog=demo.EXAMPLES)(demo.demo)
+app.command(epilog=costs.EXAMPLES)(costs.costs)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outrider {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Nothing to do before a command."""
+
+
+def main() -> None:
+    """Run the command line: mistakes of the caller are one sentence and exit code 2, Ctrl-C is exit code 130."""
+    try:
+        app(standalone_mode=True)
+    except UsageError as error:
+        print(f"outrider: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

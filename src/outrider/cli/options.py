@@ -1,0 +1,39 @@
+"""Options that several commands share, and how a command hands its document on."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
+DrafterSpec = Annotated[
+    str,
+    typer.Option(
+        help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
+        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or package.module:Class."
+    ),
+]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never ask a hub.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code from the model's repository. Read it first.")
+]
+Fast = Annotated[
+    bool | None,
+    typer.Option("--fast/--no-fast", help="Insist on fast modules, or keep Transformers'; by default what works."),
+]
+Quantize = Annotated[str | None, typer.Option(help="int8: round the weights; less memory, more speed.")]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
+]
+Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def print_json(document: dict[str, Any], wanted: bool) -> None:
+    """Print a command's document where `--json` asks for it."""
+    if wanted:
+        typer.echo(json.dumps(document, ensure_ascii=False, indent=2))
