@@ -135,11 +135,10 @@ class Branches:
         if not depth:
             return
         self._scale(_MEMORY)
-        below = trees.children(round_.tree.parents)
-        for node, following in zip(round_.path, (*round_.path[1:], None), strict=True):
-            for rank, child in enumerate(below[node][:_RANKS]):
+        for rank, kept in trees.looks(round_.tree.parents, round_.path):
+            if rank < _RANKS:
                 self._tried[rank] += 1
-                self._kept[rank] += child == following
+                self._kept[rank] += kept
 
     def slots(self) -> list[Slot]:
         """See `Acceptance`."""
