@@ -17,7 +17,7 @@ from .reporting.charts import Chart
 from .reporting.plots import charts
 from .reporting.tables import Table, markdown, plainly
 from .reporting.traces import ORIGINS, Answer, answers
-from .reporting.wording import NOTHING, clean, counted, pairs, sentence, speculates
+from .reporting.wording import NOTHING, clean, counted, fastest, pairs, sentence, speculates
 from .results import Results, Sample
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -74,6 +74,7 @@ class Page:
     Attributes:
         title: of the whole.
         facts: (name, value) to show first.
+        leads: the sentences to read if only one is read.
         verdicts: one per case.
         sections: (key, heading, tables, charts).
         answers: coloured traces.
@@ -82,6 +83,7 @@ class Page:
 
     title: str
     facts: tuple[tuple[str, str], ...]
+    leads: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     sections: tuple[Section, ...]
     answers: tuple[Answer, ...]
@@ -111,6 +113,7 @@ class Page:
         return cls(
             title=f"Outrider: {target}" if target else "Outrider: a measurement",
             facts=_facts(results, samples, known),
+            leads=tuple(fastest(results)) if any(found.speedup is not None for found in results.summaries) else (),
             verdicts=tuple(
                 Verdict(found.verdict or ("" if speculates(case) else "baseline"), case.name, sentence(case, found))
                 for case, found in pairs(results)
@@ -162,8 +165,10 @@ def _markdown(page: Page, pictures: Sequence[str]) -> str:
     lines = [f"# {plainly(page.title)}", ""]
     lines += [f"- {plainly(name)}: {plainly(value)}" for name, value in page.facts]
     lines += [f"- left out: {plainly(what)}" for what in page.left_out]
-    lines += ["", "## Verdicts", ""]
-    lines += [f"- **{plainly(one.name)}**: {plainly(one.sentence)}" for one in page.verdicts]
+    lines += ["", "## Verdicts", "", *(f"{plainly(line)}\n" for line in page.leads)]
+    lines += [
+        f"- **{plainly(one.name)}**: {one.word}{': ' * bool(one.word)}{plainly(one.sentence)}" for one in page.verdicts
+    ]
     for section in page.sections:
         lines += ["", f"## {section.heading}", ""]
         for chart in section.charts:

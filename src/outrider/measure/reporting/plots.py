@@ -31,7 +31,7 @@ def charts(results: Results) -> list[Chart]:
 def overall(results: Results) -> Iterator[Chart]:
     """Speed of each case against plain decoding."""
     for named, part in _settings(results):
-        shown, note = _most([(case, found) for case, found in part if known(found.speedup)], _speed)
+        shown, note = _most([(case, found) for case, found in part if known(found.speedup)], _speed, 16)
         if shown:
             yield Bars(
                 key=_key("speed", named),

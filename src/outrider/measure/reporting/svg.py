@@ -14,8 +14,8 @@ from .charts import Bars, Chart, Columns, Lines, Point, Series, Stacks
 from .wording import clean
 
 WIDTH = 460
-_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 290, 48, 14, 12, 46
-_ROW, _NAME, _GAP, _VALUE = 14, 16, 8, 52  # of lying bars: height, name above, space below, room for the figure behind
+_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 300, 54, 14, 34, 46
+_FIRST, _ROW, _NAME, _GAP, _VALUE = 12, 15, 18, 8, 56  # lying bars: top, height, name, space, room for the figure
 
 
 def svg(chart: Chart) -> str:
@@ -68,7 +68,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 def _lines(chart: Lines) -> list[str]:
     xs = [point.x for one in chart.series for point in one.points]
     ys = [end for one in chart.series for end in one.ends] + ([chart.reference[0]] if chart.reference else [])
-    marks = ticks(0.0, 1.0) if chart.share else ticks(0.0 if min(ys) < 0.6 * max(ys) else min(ys), max(ys))
+    marks = ticks(0.0, 1.0) if chart.share else ticks(_floor(chart, ys), max(ys))
     across = _scale(xs, _LEFT + 12, WIDTH - _RIGHT - 12, doubling=chart.doubling)
     up = _between(marks[0], marks[-1], _HEIGHT - _BOTTOM, _TOP)
     parts = _grid_across(marks, up, chart.share)
@@ -95,6 +95,13 @@ def _lines(chart: Lines) -> list[str]:
     return parts
 
 
+def _floor(chart: Lines, ys: Sequence[float]) -> float:
+    """Where the y axis begins: at 0, or nearer where all is far from it; below the line of reference in any case."""
+    if min(ys) < 0.6 * max(ys):
+        return 0.0
+    return min(ys) - 0.15 * (max(ys) - min(ys)) if chart.reference and min(ys) == chart.reference[0] else min(ys)
+
+
 def _columns(chart: Columns) -> list[str]:
     marks = ticks(0.0, max(max(place) for place in chart.places), 4)
     up = _between(0.0, marks[-1], _HEIGHT - _BOTTOM, _TOP)
@@ -116,9 +123,9 @@ def _bars(chart: Bars) -> tuple[float, list[str]]:
     furthest = max(max(bar.value, bar.high or 0.0) for bar in every)
     marks = ticks(0.0, max(furthest, chart.reference[0] if chart.reference else 0.0))
     along = _between(0.0, marks[-1], _GAP, WIDTH - _VALUE)
-    parts, y = [], float(_TOP)
+    parts, y = [], float(_FIRST)
     for group in chart.groups:
-        parts.append(_text(_GAP, y + 11, _cut(group.name), "start", "name"))
+        parts.append(_text(_GAP, y + 13, _cut(group.name), "start", "name"))
         y += _NAME
         for bar in group.bars:
             box = _box(bar.series, along(0.0), y, along(bar.value) - along(0.0), _ROW - 2)
@@ -131,19 +138,17 @@ def _bars(chart: Bars) -> tuple[float, list[str]]:
             parts.append(_text(along(end) + 5, y + _ROW - 3, f"{bar.value:.2f}", "start"))
             y += _ROW
         y += _GAP
-    grid = _grid_along(marks, along, y)
     if chart.reference:
-        x = along(chart.reference[0])
-        grid.append(f'<path class="reference" d="M{x:.1f} {_TOP - 4}V{y:.1f}"/>')
-    return y + _BOTTOM - 8, [*grid, *parts, _text(WIDTH / 2, y + 34, chart.x, "middle", "axis")]
+        parts.append(f'<path class="reference" d="M{along(chart.reference[0]):.1f} {_FIRST - 4}V{y:.1f}"/>')
+    return y + _BOTTOM - 8, [*_grid_along(marks, along, y), *parts, _text(WIDTH / 2, y + 34, chart.x, "middle", "axis")]
 
 
 def _stacks(chart: Stacks) -> tuple[float, list[str]]:
     marks = ticks(0.0, max(sum(stack.parts) for stack in chart.stacks))
     along = _between(0.0, marks[-1], _GAP, WIDTH - _VALUE)
-    parts, y = [], float(_TOP)
+    parts, y = [], float(_FIRST)
     for stack in chart.stacks:
-        parts.append(_text(_GAP, y + 11, _cut(stack.name), "start", "name"))
+        parts.append(_text(_GAP, y + 13, _cut(stack.name), "start", "name"))
         y += _NAME
         start = 0.0
         for place, part in enumerate(stack.parts):
@@ -180,17 +185,13 @@ def _grid_across(marks: Sequence[float], up: Callable[[float], float], share: bo
 def _grid_along(marks: Sequence[float], along: Callable[[float], float], bottom: float) -> list[str]:
     parts = []
     for mark in marks:
-        parts.append(f'<path class="grid" d="M{along(mark):.1f} {_TOP - 4}V{bottom:.1f}"/>')
+        parts.append(f'<path class="grid" d="M{along(mark):.1f} {_FIRST - 4}V{bottom:.1f}"/>')
         parts.append(_text(along(mark), bottom + 15, _tick(mark), "middle"))
     return parts
 
 
 def _axis_names(x: str, y: str) -> list[str]:
-    middle = (_HEIGHT - _BOTTOM + _TOP) / 2
-    return [
-        _text((WIDTH + _LEFT - _RIGHT) / 2, _HEIGHT - 8, x, "middle", "axis"),
-        f'<text class="axis" text-anchor="middle" transform="translate(12 {middle:.0f}) rotate(-90)">{_safe(y)}</text>',
-    ]
+    return [_text((WIDTH + _LEFT - _RIGHT) / 2, _HEIGHT - 8, x, "middle", "axis"), _text(4, 14, y, "start", "axis")]
 
 
 def _reference_across(reference: tuple[float, str], up: Callable[[float], float]) -> list[str]:

@@ -15,10 +15,9 @@ ORIGINS = {
 
 
 class Step(NamedTuple):
-    """One round: (text, origin) pieces, what was rejected, and a line that tells both."""
+    """One round: (text, origin) pieces as they are read, the rejected ones among them, and a line that tells all."""
 
     pieces: tuple[tuple[str, str], ...]
-    rejected: str
     told: str
 
 
@@ -40,12 +39,19 @@ def answers(results: Results) -> tuple[Answer, ...]:
             results.cases[trace.case].name,
             trace.prompt,
             tuple(
-                Step(round_.pieces, round_.rejected, _told(number, round_.pieces, round_.rejected))
+                Step(_in_order(round_.pieces, round_.rejected), _told(number, round_.pieces, round_.rejected))
                 for number, round_ in enumerate(trace.rounds, 1)
             ),
         )
         for place, trace in enumerate(results.traces)
     )
+
+
+def _in_order(pieces: tuple[tuple[str, str], ...], rejected: str) -> tuple[tuple[str, str], ...]:
+    """What was kept, what was rejected behind it, and what the target wrote instead."""
+    kept = tuple(piece for piece in pieces if piece[1] == "drafted")
+    own = tuple(piece for piece in pieces if piece[1] != "drafted")
+    return (*kept, *(((rejected, "rejected"),) if rejected else ()), *own)
 
 
 def _told(number: int, pieces: tuple[tuple[str, str], ...], rejected: str) -> str:

@@ -13,7 +13,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\ud800-\udfff\uf
 
 TERMS: dict[str, str] = {
     "speed": "geometric mean over prompts of plain decoding's seconds / these seconds, pairs of runs of one prompt, "
-    "reading the prompt included; in brackets the 95 % bootstrap interval over prompts",
+    "reading the prompt included; the interval is the 95 % bootstrap interval over prompts",
     "verdict": "faster or slower where the interval lies wholly on one side of 1, else indistinguishable",
     "tokens/s": "median over prompts of an answer's tokens per second, reading the prompt not included: the speed that "
     "one user sees",
@@ -122,16 +122,36 @@ def pairs(results: Results) -> list[tuple[Case, Summary]]:
 
 
 def sentence(case: Case, summary: Summary) -> str:
-    """The verdict on a case in words, without its name."""
+    """The verdict on a case in figures and words, without its name and without the verdict's own word."""
     if not speculates(case):
         return f"plain decoding, the baseline: {number(summary.tokens_per_second, 1)} tokens/s."
     if summary.speedup is None:
         return "no plain decoding to compare with in this run: no ratio."
     over = counted(summary.prompts, "prompt")
     found = summary.speedup_interval
-    how_sure = f"{found.level:.0%} interval {between(found)}, {over}" if found else f"no interval, {over}"
+    how_sure = f"{found.level * 100:g} % interval {between(found)}, {over}" if found else f"no interval, {over}"
     ratio = f"{times(summary.speedup)} plain decoding's speed ({how_sure})"
-    return f"{summary.verdict or 'indistinguishable'}: {ratio}.{_what_it_writes(summary)}"
+    return f"{ratio}.{_what_it_writes(summary)}"
+
+
+def fastest(results: Results) -> list[str]:
+    """Of each setting the case to choose: the fastest of those that keep the target's law and are faster."""
+    found: dict[str, tuple[Case, Summary]] = {}
+    for case, summary in pairs(results):
+        here = setting(case)
+        if speculates(case) and summary.lossless and summary.verdict == "faster" and summary.speedup is not None:
+            best = found.get(here)
+            if best is None or (best[1].speedup or 0.0) < summary.speedup:
+                found[here] = (case, summary)
+    told = []
+    for here in dict.fromkeys(setting(case) for case, _ in pairs(results)):
+        where = f" at {here}" if here else ""
+        if here in found:
+            case, summary = found[here]
+            told.append(f"Fastest without changing the target's law{where}: {case.name}, {times(summary.speedup)}.")
+        else:
+            told.append(f"Nothing that keeps the target's law is faster than plain decoding{where}.")
+    return told
 
 
 def _what_it_writes(summary: Summary) -> str:
