@@ -29,6 +29,7 @@ Quantize = Annotated[str | None, typer.Option(help="int8: round the weights; les
 DeviceMap = Annotated[
     str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
 ]
+DraftDevice = Annotated[str | None, typer.Option(help="Where the drafter's model goes, if not with the target.")]
 Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -46,11 +46,13 @@ class Cascade(Drafter):
     """
 
     makes_trees = True
+    learns = True
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self._parts = (first, second)
         self.makes_trees = first.makes_trees or second.makes_trees
         self.always_branches = first.always_branches or second.always_branches
+        self.learns = first.learns or second.learns
         self.taps = tuple(sorted({*first.taps, *second.taps}))
         self.spec = f"cascade:{first.spec},{second.spec}"
         self.note = " ".join(part.note for part in self._parts if part.note)
@@ -101,6 +103,11 @@ class Cascade(Drafter):
         """See `Drafter`."""
         for part, own in zip(self._parts, state.parts, strict=True):
             part.end(own)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        for part in self._parts:
+            part.forget()
 
     def room(self, state: _State) -> int:
         """See `Drafter`: as long as either has room."""
