@@ -218,9 +218,9 @@ def round_times(results: Results) -> Iterator[Chart]:
         if stacks:
             yield Stacks(
                 key=_key("rounds", named),
-                title=_title("A round's time", named),
-                description="Means. A round writes one token in plain decoding, and with a draft as many as the "
-                "acceptance length says.",
+                title=_title("A pass and what belongs to it", named),
+                description="Means. A pass writes one token per prompt in plain decoding, and with a draft as many as "
+                "the acceptance length says.",
                 x="milliseconds",
                 names=("draft", "verify", "decide", "other"),
                 stacks=tuple(stacks),

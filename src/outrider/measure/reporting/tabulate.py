@@ -77,7 +77,11 @@ def rounds(results: Results) -> Table | None:
         whole = sum(value for value in seconds if value is not None)
         rows.append((case.name, *(milliseconds(value) for value in seconds), milliseconds(whole), f"{found.rounds:,}"))
     return _table(
-        "rounds", "A round's time, in milliseconds (means)", ("case", *parts, "sum", "rounds"), rows, terms(*parts)
+        "rounds",
+        "A pass and what belongs to it, in milliseconds (means)",
+        ("case", *parts, "sum", "rounds"),
+        rows,
+        terms(*parts),
     )
 
 
@@ -106,7 +110,7 @@ def quality(results: Results) -> Table:
         rows.append(
             (
                 case.name,
-                "yes" if found.lossless else "NO, relaxed",
+                {True: "yes", False: "NO, relaxed", None: NOTHING}[found.lossless],
                 f"{found.identical} of {found.compared}" if found.compared else NOTHING,
                 number(found.perplexity, 3),
                 number(found.mean_tv, 4),

@@ -9,8 +9,8 @@ from ..results import Results
 
 ORIGINS = {
     "drafted": "drafted and kept",
-    "corrected": "the target's own, where it left the draft (or had none)",
-    "bonus": "the target's own, after a draft that was kept whole",
+    "corrected": "the target's own, where it left the draft",
+    "bonus": "the target's own, after a draft that was kept whole, or without a draft",
 }
 
 

@@ -12,8 +12,8 @@ NOTHING = "–"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\ud800-\udfff\ufffe\uffff]")
 
 TERMS: dict[str, str] = {
-    "speed": "geometric mean over prompts of plain decoding's seconds / these seconds, pairs of runs of one prompt, "
-    "reading the prompt included; the interval is the 95 % bootstrap interval over prompts",
+    "speed": "geometric mean over prompts of plain decoding's seconds per token / these seconds per token, paired by "
+    "prompt and seed, reading the prompt included; the interval is the 95 % bootstrap interval over prompts",
     "verdict": "faster or slower where the interval lies wholly on one side of 1, else indistinguishable",
     "tokens/s": "median over prompts of an answer's tokens per second, reading the prompt not included: the speed that "
     "one user sees",
@@ -21,7 +21,7 @@ TERMS: dict[str, str] = {
     "acceptance length": "tokens written per round that had a draft, the bonus token (the target's own) COUNTED: 1 at "
     "worst, k + 1 at best",
     "acceptance rate": "drafted tokens that were kept / drafted tokens, the bonus token NOT counted",
-    "tokens/pass": "tokens written per pass of the target, rounds without a draft included",
+    "tokens/pass": "tokens written per pass of the target and prompt, rounds without a draft included",
     "unconditional": "share of rounds with a draft in which tokens 1 to k were all kept; vLLM calls it acceptance "
     "per position",
     "conditional": "share of the rounds that had kept tokens 1 to k-1 in which token k was kept too",
@@ -30,15 +30,15 @@ TERMS: dict[str, str] = {
     "and the first of a round waits long; misleading alone",
     "between events": "seconds between two arrivals, however many tokens each brings",
     "per token": "seconds per token over a sliding window of 16 tokens, which bursts do not mislead",
-    "draft": "drafting, per round; rows of a batch share it, and each carries the whole time",
-    "verify": "the target's pass, per round, likewise",
-    "decide": "this row's own law and verdict, per round",
-    "other": "the rest of the time between reading the prompt and the last token, per round",
+    "draft": "drafting, per pass, all prompts of a batch together",
+    "verify": "the target's pass itself",
+    "decide": "laws and verdicts",
+    "other": "the rest of the time between reading the prompt and the last token",
     "identical": "answers whose token ids equal plain decoding's, of those that were compared",
     "perplexity": "of all answers together, under the target",
     "TV, KL": "how far the laws that a relaxed rule drew from lie from the target's: total variation (0 to 1) and "
     "Kullback-Leibler divergence (nats), means over tokens",
-    "peak memory": "of the process at most while the case ran",
+    "peak memory": "of the process at most while the case ran, less the weights of other cases' drafters",
     "drafter's weights": "memory that the drafter's weights add",
     "logit": "the target's own score of that token there, in plain decoding",
     "gap": "between its two highest logits there",
@@ -155,7 +155,7 @@ def fastest(results: Results) -> list[str]:
 
 
 def _what_it_writes(summary: Summary) -> str:
-    if not summary.lossless:
+    if summary.lossless is False:
         return " RELAXED: the output does not have the target's law."
     if not summary.compared:
         return ""
