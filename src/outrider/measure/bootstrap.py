@@ -101,4 +101,5 @@ def _grouped(
     index = [places.setdefault(name, len(places)) for name in names]
     if len(index) != len(values):
         raise ValueError(f"There are {len(values)} values and {len(index)} groups: give one for each value.")
-    return np.bincount(index, weights=values), np.bincount(index).astype(np.float64)
+    sums: NDArray[np.float64] = np.bincount(index, weights=values).astype(np.float64)
+    return sums, np.bincount(index).astype(np.float64)
