@@ -67,6 +67,22 @@ def test_one_prompt_says_nothing_about_others() -> None:
     assert (alike.low, alike.high) == (pytest.approx(2.0), pytest.approx(2.0))
 
 
+def test_values_of_one_group_are_drawn_together() -> None:
+    """Eight copies of each prompt are no more evidence than the prompts; unequal groups count by their sizes."""
+    values = [1.0, 1.2, 1.5, 0.9, 1.1, 1.3]
+    alone = interval(values)
+    copies = interval([value for value in values for _ in range(8)], groups=[n for n in range(6) for _ in range(8)])
+    assert alone is not None and copies is not None
+    assert (copies.low, copies.high) == (pytest.approx(alone.low), pytest.approx(alone.high))
+    blind = interval([value for value in values for _ in range(8)])
+    assert blind is not None and blind.high - blind.low < 0.6 * (alone.high - alone.low)
+    assert interval(values, groups=["together"] * 6) is None
+    uneven = interval([1.0, 1.0, 1.0, 2.0], of="mean", groups="aaab", resamples=4000)
+    assert uneven is not None and (uneven.low, uneven.high) == (1.0, 2.0)
+    with pytest.raises(ValueError, match="groups"):
+        interval(values, groups=[1, 2])
+
+
 @pytest.mark.parametrize("values", [[], [1.0, math.inf], [1.0, math.nan], [1.0, 0.0], [1.0, -2.0]])
 def test_what_has_no_geometric_mean(values: list[float]) -> None:
     with pytest.raises(ValueError, match="average"):

@@ -9,7 +9,7 @@ Source: B. Efron, "Bootstrap methods: another look at the jackknife", The Annals
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,7 +29,8 @@ def average(values: Sequence[float], of: Average = "geometric") -> float:
     Raises:
         ValueError: no values, or none that has such a mean (for the geometric one: not positive or not finite).
     """
-    return float(_average(_usable(values, of), of))
+    usable = _usable(values, of)
+    return float(usable.mean() if of == "mean" else np.exp(np.log(usable).mean()))
 
 
 def interval(
@@ -39,6 +40,7 @@ def interval(
     seed: int = 0,
     *,
     of: Average = "geometric",
+    groups: Sequence[Hashable] | None = None,
 ) -> Interval | None:
     """Where the average over prompts like these lies, with probability `level`: the percentile bootstrap.
 
@@ -48,9 +50,10 @@ def interval(
         resamples: sets of prompts drawn with replacement.
         seed: the same seed and values give the same interval.
         of: "geometric" for ratios, "mean" for everything else.
+        groups: one per value; values of one group share a fate, as prompts of one batch do, and are drawn together.
 
     Returns:
-        The interval, or None for a single value: one prompt does not say how others would do.
+        The interval, or None for a single value or group: one prompt does not say how others would do.
 
     Raises:
         ValueError: as `average`, or a level that is none.
@@ -58,16 +61,19 @@ def interval(
     if not 0 < level < 1:
         raise ValueError(f"A level of {level} is none: give a number between 0 and 1.")
     usable = _usable(values, of)
-    count = len(usable)
+    sums, sizes = _grouped(usable if of == "mean" else np.log(usable), groups)
+    count = len(sums)
     if count < 2:
         return None
     generator = np.random.default_rng(seed)
-    averages: list[NDArray[np.float64]] = []
+    means: list[NDArray[np.float64]] = []
     rows = max(1, _AT_ONCE // count)
     for start in range(0, resamples, rows):
         drawn = generator.integers(0, count, size=(min(rows, resamples - start), count))
-        averages.append(_average(usable[drawn], of))
-    low, high = np.quantile(np.concatenate(averages), [(1 - level) / 2, (1 + level) / 2])
+        means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    if of == "geometric":
+        low, high = math.exp(low), math.exp(high)
     return Interval(low=float(low), high=float(high), level=level)
 
 
@@ -86,7 +92,14 @@ def _usable(values: Sequence[float], of: Average) -> NDArray[np.float64]:
     return np.asarray(values, dtype=np.float64)
 
 
-def _average(values: NDArray[np.float64], of: Average) -> NDArray[np.float64]:
-    means = values if of == "mean" else np.log(values)
-    found = np.asarray(means.mean(axis=-1))
-    return found if of == "mean" else np.exp(found)
+def _grouped(
+    values: NDArray[np.float64], groups: Sequence[Hashable] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sum and the number of the values of each group."""
+    places: dict[Hashable, int] = {}
+    names: Sequence[Hashable] = range(len(values)) if groups is None else groups
+    index = [places.setdefault(name, len(places)) for name in names]
+    if len(index) != len(values):
+        raise ValueError(f"There are {len(values)} values and {len(index)} groups: give one for each value.")
+    sums: NDArray[np.float64] = np.bincount(index, weights=values).astype(np.float64)
+    return sums, np.bincount(index).astype(np.float64)
