@@ -3,7 +3,7 @@
 Each repeat answers the prompts in their order with a fresh set of drafters, all systems in turn on each prompt. The
 target's prefill is done before and reused, so that figures are of decoding; what a drafter does with the prompt counts.
 
-usage: python bench/drafters.py --spec-bench ../shared/data/spec_bench.jsonl [--target FOLDER] [--drafters none,suffix,...]
+usage: python bench/drafters.py --spec-bench FILE [--target FOLDER] [--drafters suffix,...] [--policy P]
 """
 
 from __future__ import annotations
