@@ -114,8 +114,9 @@ class Curve:
         blocks: list[tuple[float, int, list[int]]] = []  # seconds, weight, sizes
         for place, (size, seconds, weight) in enumerate(points):
             if weight < _ENOUGH and len(points) > 1:  # it may have been disturbed
-                sizes, others, _ = zip(*points[:place], *points[place + 1 :], strict=True)
-                seconds = min(seconds, math.sqrt(seconds * self._read(sizes, others, size)))
+                others = [*points[:place], *points[place + 1 :]]
+                expected = self._read([point[0] for point in others], [point[1] for point in others], size)
+                seconds = min(seconds, math.sqrt(seconds * expected))
             blocks.append((seconds, weight, [size]))
             while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
                 (one, n, left), (other, m, right) = blocks[-2:]
