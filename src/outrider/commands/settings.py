@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from ..api import Outrider, load
 from ..engine import PREFILL_CHUNK
 from ..errors import BadOption
 from ..measure import machine
+from ..prefix import PREFIX_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,13 @@ class Settings:
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
 
-    def load(self) -> Outrider:
+    def given(self) -> dict[str, Any]:
+        """How the target is loaded, as far as it was said: keys of `config.Config`."""
+        names = ("target", "dtype", "device", "offline", "quantize", "device_map", "compile")
+        found = {name: value for name in names if (value := getattr(self, name))}
+        return found if self.fast is None else found | {"fast": self.fast}
+
+    def load(self, *, prefix_memory: int = PREFIX_MEMORY) -> Outrider:
         """Load it, refusing options that would change nothing."""
         if self.drafter == "none" and self.policy is not None:
             raise BadOption(
@@ -54,4 +62,5 @@ class Settings:
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
+            prefix_memory=prefix_memory,
         )
