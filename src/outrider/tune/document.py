@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,7 +109,7 @@ def configured(tuning: Tuning, given: dict[str, Any], prompts: dict[str, Any]) -
     chosen: dict[str, Any] = {"batch": setting.batch, "drafter": setting.drafter}
     if setting.drafter != PLAIN:
         chosen |= {"policy": setting.policy, "verifier": tuning.wanted.verifier}
-    return Config(**given, **chosen, measured=_measured(tuning, prompts))
+    return Config(**given, **chosen, measured=_legible(_measured(tuning, prompts)))
 
 
 def _measured(tuning: Tuning, prompts: dict[str, Any]) -> dict[str, Any]:
@@ -120,9 +121,13 @@ def _measured(tuning: Tuning, prompts: dict[str, Any]) -> dict[str, Any]:
         "max_new_tokens": tuning.wanted.max_new_tokens,
         "temperature": tuning.wanted.temperature,
         "free_width": checks(tuning)["several_tokens_cost_one"]["up_to"],
+        "in_force": tuning.configuration,
         "machine": _without_nothing(machine.describe()),
         "prompts": prompts,
     }
+    vllm = deployed(tuning)
+    if vllm.config is not None:
+        figures["speculative_config"] = json.dumps(vllm.config)
     if promised is not None:
         figures["predicted"] = {
             "speedup": promised.speedup,
@@ -145,6 +150,15 @@ def _measured(tuning: Tuning, prompts: dict[str, Any]) -> dict[str, Any]:
             }
         )
     return figures
+
+
+def _legible(value: Any) -> Any:
+    """The same with figures as exact as they can be."""
+    if isinstance(value, dict):
+        return {key: _legible(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_legible(part) for part in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _without_nothing(values: dict[str, Any]) -> dict[str, Any]:

@@ -38,8 +38,8 @@ def draw_front(tuning: Tuning, path: Path) -> None:
         )
     axes.set_xlabel("tokens per second of one request, while decoding")
     axes.set_ylabel("tokens per second of all requests together")
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.set_xlim(0, 1.25 * max(one.per_user for one in tuning.predictions))  # room for the names
+    axes.set_ylim(0, 1.1 * max(one.throughput for one in tuning.predictions))
     axes.set_title(
         f"{tuning.configuration['target']}, {tuning.configuration['dtype']}, {tuning.configuration['build']}"
     )
