@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate, prove, tune
+from . import bench, costs, demo, generate, prove, tune
 
 app = typer.Typer(
     name="outrider",
@@ -28,6 +28,7 @@ app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog=prove.EXAMPLES)(prove.prove)
+app.command(epilog=bench.EXAMPLES)(bench.bench)
 
 
 def _version(wanted: bool) -> None:

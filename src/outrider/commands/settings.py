@@ -33,6 +33,7 @@ class Settings:
     compile: bool = False
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
+    prefix_memory: int = PREFIX_MEMORY
 
     def given(self) -> dict[str, Any]:
         """How the target is loaded, as far as it was said: keys of `config.Config`."""
@@ -40,7 +41,7 @@ class Settings:
         found = {name: value for name in names if (value := getattr(self, name))}
         return found if self.fast is None else found | {"fast": self.fast}
 
-    def load(self, *, prefix_memory: int = PREFIX_MEMORY) -> Outrider:
+    def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
         if self.drafter == "none" and self.policy is not None:
             raise BadOption(
@@ -62,5 +63,5 @@ class Settings:
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
-            prefix_memory=prefix_memory,
+            prefix_memory=self.prefix_memory,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def run(settings: Settings, wanted: Wanted, sources: Sources, *, show: bool) -> 
         check_plot(sources.plot)
     prompts = read(sources.prompts, limit=sources.limit, offline=settings.offline)
     told = {"spec": sources.prompts, "count": len(prompts), "sha256": digest(prompts)}
-    tuning = tune(settings.load(prefix_memory=0), wanted, prompts, progress_bar)
+    tuning = tune(replace(settings, prefix_memory=0).load(), wanted, prompts, progress_bar)
     if sources.plot is not None:
         draw_front(tuning, sources.plot)
     comment = f"Written by outrider {__version__} tune. Every command takes it with --config {sources.out.name}."
