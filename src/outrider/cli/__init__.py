@@ -12,7 +12,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate
+from . import compare, costs, demo, explain, generate
 
 app = typer.Typer(
     name="outrider",
@@ -25,6 +25,8 @@ app = typer.Typer(
 app.command(epilog=generate.EXAMPLES)(generate.generate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
+app.command(epilog=compare.EXAMPLES)(compare.compare)
+app.command(epilog=explain.EXAMPLES)(explain.explain)
 
 
 def _version(wanted: bool) -> None:
