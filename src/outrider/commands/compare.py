@@ -40,18 +40,19 @@ def _show(found: Comparison, fail_below: float | None, failed: list[str]) -> Non
     title = f"B against A: {found.of}, paired by prompt (the interval is over prompts)"
     grid = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
     grid.add_column("case", overflow="fold")
-    for name in ("B/A", "interval", "verdict", "tokens/s", "acceptance length"):
-        grid.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=name != "acceptance length")
+    for name in ("B/A", "interval", "verdict", "tokens/s"):
+        grid.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for one in found.cases:
-        (slow, fast), (short, long) = one.tokens_per_second, one.acceptance_length
-        lengths = number(short) if short == long else f"{number(short)} → {number(long)}"
-        speeds = f"{number(slow, 1)} → {number(fast, 1)}"
-        grid.add_row(escape(one.name), times(one.ratio), between(one.interval), one.verdict, speeds, lengths)
+        speeds = " → ".join(number(value, 1) for value in one.tokens_per_second)
+        grid.add_row(escape(one.name), times(one.ratio), between(one.interval), one.verdict, speeds)
     console.print(grid)
     for one in found.cases:
         if one.identical < one.compared:
             differ = one.compared - one.identical
             console.print(f"{escape(one.name)}: {differ} of {one.compared} answers are not the same.", soft_wrap=True)
+        if len(set(one.acceptance_length)) > 1:
+            lengths = " → ".join(number(value) for value in one.acceptance_length)
+            console.print(f"{escape(one.name)}: acceptance length {lengths}.", soft_wrap=True)
     for title, cases in (("Missing in B", found.missing), ("Only in B", found.added)):
         if cases:
             console.print(f"{title}: {escape('; '.join(cases))}.")
