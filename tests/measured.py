@@ -91,9 +91,18 @@ def sample(world: World, index: int, case: Case, prompt: str, category: str, rep
         written += accepted + 1
         rounds.append(
             RoundFigures(
-                drafted=k, depth=k, accepted=accepted, tokens=accepted + 1, at=now, draft_seconds=drafting,
-                verify_seconds=verifying, verdict_seconds=judging, rows=case.batch, nodes=nodes, place=index % case.batch,
-            )  # fmt: skip
+                drafted=k,
+                depth=k,
+                accepted=accepted,
+                tokens=accepted + 1,
+                at=now,
+                draft_seconds=drafting,
+                verify_seconds=verifying,
+                verdict_seconds=judging,
+                rows=case.batch,
+                nodes=nodes,
+                place=index % case.batch,
+            )
         )
     return Sample(
         case=index, prompt=prompt, category=category, repeat=repeat, prompt_tokens=length, seconds=now + 0.0004,
@@ -103,7 +112,9 @@ def sample(world: World, index: int, case: Case, prompt: str, category: str, rep
     )  # fmt: skip
 
 
-def samples_of(world: World, index: int, case: Case, prompts: int = 12, repeats: int = 1, tokens: int = 48) -> list[Sample]:
+def samples_of(
+    world: World, index: int, case: Case, prompts: int = 12, repeats: int = 1, tokens: int = 48
+) -> list[Sample]:
     """The answers of one case: prompts of every category in turn."""
     categories = [category for category in CATEGORIES if category in world.keep] or ["text"]
     return [

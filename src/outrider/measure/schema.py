@@ -17,7 +17,9 @@ from .results import SCHEMA, Results, Sample
 
 def document() -> dict[str, Any]:
     """A schema of `results.json`, with that of a line of `samples.jsonl` as `#/$defs/Sample`."""
-    _, whole = models_json_schema([(Results, "serialization"), (Sample, "serialization")], ref_template="#/$defs/{model}")
+    _, whole = models_json_schema(
+        [(Results, "serialization"), (Sample, "serialization")], ref_template="#/$defs/{model}"
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Outrider results, schema version {SCHEMA}",
