@@ -99,6 +99,36 @@ class Stream(Iterator[Piece]):
         return _output(self._request, self._row, self._rounds, self._exactness, self._verifier)
 
 
+class Batch(Iterator[Round]):
+    """Requests under way together. Iterating serves them, round by round: `Round.request` says whose a round is, and
+    rounds of one pass follow each other. Leaving early ends them.
+
+    Attributes:
+        outputs: what has been written so far, one per prompt; complete once the iterator is exhausted.
+    """
+
+    def __init__(
+        self, events: Iterator[tuple[Row, Round]], requests: Sequence[Request], exactness: str, verifier: Verifier
+    ) -> None:
+        self._events, self._requests, self._exactness, self._verifier = events, requests, exactness, verifier
+        self._rows: dict[int, Row] = {}
+        self._rounds: list[list[Round]] = [[] for _ in requests]
+
+    def __next__(self) -> Round:
+        row, round_ = next(self._events)
+        self._rows[row.index] = row
+        self._rounds[row.index].append(round_)
+        return round_
+
+    @property
+    def outputs(self) -> list[Output]:
+        """See the class."""
+        return [
+            _output(request, self._rows.get(index), rounds, self._exactness, self._verifier)
+            for index, (request, rounds) in enumerate(zip(self._requests, self._rounds, strict=True))
+        ]
+
+
 class Outrider:
     """A target with a drafter, ready to generate. Made by `load`.
 
@@ -206,16 +236,26 @@ class Outrider:
         prompts, batched = as_batch(prompt)
         predictions = as_predictions(prediction, len(prompts), batched)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        rows: dict[int, Row] = {}
-        rounds: dict[int, list[Round]] = {index: [] for index in range(len(requests))}
-        for row, round_ in self._engine().run(requests):
-            rows[row.index] = row
-            rounds[row.index].append(round_)
-        outputs = [
-            _output(request, rows[index], rounds[index], self.exactness, self.verifier)
-            for index, request in enumerate(requests)
-        ]
-        return outputs if batched else outputs[0]
+        batch = self._started(requests)
+        for _ in batch:
+            pass
+        return batch.outputs if batched else batch.outputs[0]
+
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        prediction: Sequence[Prediction] | None = None,
+    ) -> Batch:
+        """Answer several prompts together and yield every round as it is done. See `generate`."""
+        predictions = as_predictions(prediction, len(prompts), True)
+        return self._started(self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions))
+
+    def _started(self, requests: Sequence[Request]) -> Batch:
+        return Batch(self._engine().run(requests), requests, self.exactness, self.verifier)
 
     def stream(
         self,

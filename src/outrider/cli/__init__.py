@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate
+from . import costs, demo, generate, prove
 
 app = typer.Typer(
     name="outrider",
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command(epilog=generate.EXAMPLES)(generate.generate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
+app.command(epilog=prove.EXAMPLES)(prove.prove)
 
 
 def _version(wanted: bool) -> None:
