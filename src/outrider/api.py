@@ -331,6 +331,7 @@ def load(
     in_place: bool = False,
     device_map: DeviceMap | None = None,
     draft_device: str | None = None,
+    draft_quantize: str | None = None,
     compile: bool = False,
     prefill_chunk: int = PREFILL_CHUNK,
     prefix_memory: int = PREFIX_MEMORY,
@@ -364,6 +365,7 @@ def load(
         device_map: Accelerate's, for a model that one device cannot hold: weights on the CPU or on disk are read once
             per pass, so speculation gains the most there.
         draft_device: where the drafter's model goes, if not where the target is, e.g. "cuda:1".
+        draft_quantize: "int8" rounds the drafter's model alone, which makes drafts cheaper and never changes a text.
         compile: `torch.compile` the model at fixed shapes, with CUDA graphs on a GPU. The first passes take long.
         prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
         prefix_memory: bytes of keys and values of finished requests that are kept, so that a prompt which starts like
@@ -389,8 +391,8 @@ def load(
         )
     else:
         loaded = loader.wrap(target, tokenizer, in_place=in_place)
-    draft_models = DraftModels(loader, draft_device)
+    draft_models = DraftModels(loader, draft_device, draft_quantize)
     llm = Outrider(loaded, draft_models, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
-    if draft_device is not None and not draft_models.asked:
-        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device out.")
+    if (draft_device or draft_quantize) and not draft_models.asked:
+        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device and draft_quantize out.")
     return llm

@@ -30,6 +30,9 @@ DeviceMap = Annotated[
     str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
 ]
 DraftDevice = Annotated[str | None, typer.Option(help="Where the drafter's model goes, if not with the target.")]
+DraftQuantize = Annotated[
+    str | None, typer.Option(help="int8: round the drafter's model alone; cheaper drafts, the same text.")
+]
 Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -31,6 +31,7 @@ class Settings:
     compile: bool = False
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
+    draft_quantize: str | None = None
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -54,4 +55,5 @@ class Settings:
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
+            draft_quantize=self.draft_quantize,
         )

@@ -149,7 +149,8 @@ class Goodput:
         self._next: Budget | None = None
         self._phase, self._confirmed = _Phase.DRAFTING, 0
         self._pause, self._paused = 0, 0  # rounds that the latest pause was meant to have, and has had
-        self._rounds, self._idle = 0, 0  # rounds that asked for drafts since it began, rounds since the last of them
+        self._rounds = 0  # that asked for drafts since it began
+        self._idle = _RECENT  # rounds since the last of them; to begin with, a draft model has the prompt to read
 
     def budget(self) -> Budget:
         """See `Policy`."""
