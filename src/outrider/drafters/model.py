@@ -144,7 +144,7 @@ class ModelDrafter(Drafter):
         return [min(token, self._model.vocabulary - 1) for token in tokens]
 
     def _read(self, state: _State) -> None:
-        """Run a text that is new, but for its pending token, before its row joins others; in parts, as it may be long."""
+        """Run a new text but for its pending token, before its row joins others; in parts, as it may be long."""
         state.fed, state.sure = state.tokens[:-1], len(state.tokens) - 1
         prefill(self._model, self._known(state.fed), state.seat.cache)
 
