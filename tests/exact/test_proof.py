@@ -109,7 +109,9 @@ def test_greedy_faults_are_found_and_listed() -> None:
     assert (document["certificate"], document["verdict"]) == (False, "fault")
     listed = document["checks"][0]["divergences"]
     assert len(listed) == check.compared - (check.identical or 0) > 0
-    assert {"expected", "got", "expected_logit", "got_logit", "top2_gap", "gap", "rounding", "verdict"} <= set(listed[0])
+    assert {"expected", "got", "expected_logit", "got_logit", "top2_gap", "gap", "rounding", "verdict"} <= set(
+        listed[0]
+    )
     assert {item["verdict"] for item in listed} == {"fault"}
 
 
@@ -233,7 +235,9 @@ def test_a_relaxed_rule_has_its_bias_measured(spec: str) -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize(("drafter", "policies"), [("suffix", ("fixed:5", "fixed:4,12")), ("lookahead", ("fixed:4,12",))])
+@pytest.mark.parametrize(
+    ("drafter", "policies"), [("suffix", ("fixed:5", "fixed:4,12")), ("lookahead", ("fixed:4,12",))]
+)
 def test_against_transformers(fast: bool, drafter: str, policies: tuple[str, ...]) -> None:
     model = families.make("llama")
     llm = outrider.load(model, drafter, fast=fast)
