@@ -1,4 +1,4 @@
-"""`outrider prove` proves what is right, and finds what is wrong: planted faults, drafts that are never wrong, no drafts.
+"""`outrider prove` proves what is right and finds what is wrong: planted faults, drafts never wrong, nothing drafted.
 
 On toy targets whose law is known, and on tiny random models of Transformers against its own `generate`.
 """
