@@ -6,6 +6,7 @@ Adding a command is one file that defines it and its `EXAMPLES`, and one line be
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,6 +46,7 @@ def _root(
 
 def main() -> None:
     """Run the command line: mistakes of the caller are one sentence and exit code 2, Ctrl-C is exit code 130."""
+    sys.path.append(str(Path.cwd()))  # a drafter of the caller's own may lie here; last, so that it hides nothing
     try:
         app(standalone_mode=True)
     except UsageError as error:

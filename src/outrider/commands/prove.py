@@ -15,9 +15,9 @@ from ..measure import machine
 from ..measure.certificate import Check, Proof
 from ..measure.proof import Outputs, Plan, Prover, against_transformers
 from ..measure.proof_prompts import PROMPTS, SHORT
+from ..prompt_files import read_prompts
 from ..text import encode
 from .certificates import show_proof
-from .prompts import read_prompts
 from .settings import Settings
 from .showing import progress_bar, versions
 
