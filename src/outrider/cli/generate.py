@@ -9,6 +9,7 @@ import typer
 
 from .options import (
     Compile,
+    Config,
     Device,
     DeviceMap,
     DraftDevice,
@@ -94,6 +95,7 @@ def generate(
     global_tokens: Annotated[
         int | None, typer.Option(help="Tokens of corpus and finished answers that 'suffix' keeps; 0 keeps none.")
     ] = None,
+    config: Config = None,
     json_: Json = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show the rounds: drafted, accepted, rejected.")] = False,
 ) -> None:

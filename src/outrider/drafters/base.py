@@ -97,6 +97,9 @@ class Drafter(ABC):
     ) -> list[Draft]:
         """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0).
 
+        A tree's nodes stand in the order of what they are worth, where the drafter can tell: the first n of them that
+        lie no deeper than d are then what a budget of n nodes and depth d would have brought, which `tune` reads off.
+
         It may be called again before `commit`, for another draft in the place of the first.
         """
 
