@@ -7,6 +7,7 @@ import importlib
 from ..errors import BadOption
 from .base import Drafter, Setting
 from .cascade import Cascade
+from .eagle3 import Eagle3
 from .early_exit import EarlyExit
 from .lookahead import Lookahead
 from .lookup import Lookup
@@ -29,6 +30,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "translated": Translated,
     "early_exit": EarlyExit,
     "mtp": Mtp,
+    "eagle3": Eagle3,
     "cascade": Cascade,
 }
 DEFAULT = "suffix"
