@@ -207,7 +207,7 @@ class Outrider:
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
         rows: dict[int, Row] = {}
         rounds: dict[int, list[Round]] = {index: [] for index in range(len(requests))}
-        for row, round_ in self._engine().run(requests):
+        for row, round_ in self.engine().run(requests):
             rows[row.index] = row
             rounds[row.index].append(round_)
         outputs = [
@@ -231,9 +231,10 @@ class Outrider:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         predictions = as_predictions(prediction, 1, False)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        return Stream(self._engine().run(requests), requests[0], self.exactness, self.verifier)
+        return Stream(self.engine().run(requests), requests[0], self.exactness, self.verifier)
 
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """A fresh loop over these parts, for callers that send requests in and out themselves."""
         return Engine(
             self.target,
             self.drafter,

@@ -81,8 +81,8 @@ def embedding(target: Target) -> Embed:
 
     if embed(torch.zeros(1, dtype=torch.int64)).shape[-1] != width_of(target):
         raise UnsupportedModel(
-            f"{type(source.model).__name__} embeds tokens in another width than its states have, which no trained drafter "
-            "can use: choose another drafter."
+            f"{type(source.model).__name__} embeds tokens in another width than its states have, which no trained "
+            "drafter can use: choose another drafter."
         )
     return embed
 
