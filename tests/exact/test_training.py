@@ -29,6 +29,12 @@ from outrider.types import Tree
 
 EVERY = sorted(METHODS)
 VOCABULARY = 60  # of the tiny targets' hundred
+QUIET: dict[str, dict[str, Any]] = {"eagle": {"noise": 0.0}}  # what a method draws at random is left out
+
+HEARTY: dict[str, dict[str, Any]] = {
+    "eagle": {"noise": 0.0, "matching": 1.0},
+    "medusa": {"layers": 2, "steps": 240, "evaluate_every": 240},
+}  # to learn fast
 
 
 def target(name: str = "llama", *, fast: bool = False) -> Any:
@@ -40,7 +46,7 @@ def recipe_for(method: str, llm: Any, size: int = VOCABULARY, steps: int | None 
     """A method at work on a tiny target."""
     torch.manual_seed(4)
     steps = METHODS[method].steps if steps is None else steps
-    found = make_recipe(method, Material(llm.target, torch.arange(size) + (100 - size), steps, {}))
+    found = make_recipe(method, Material(llm.target, torch.arange(size) + (100 - size), steps, QUIET.get(method, {})))
     for parameter in found.head.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -82,7 +88,7 @@ def test_training_sees_what_drafting_sees(method: str, family: str) -> None:
             draft_along(drafter, state, told)
             met = seen[-1].reshape(-1, laws.shape[-1])
             ours = laws.reshape(len(valid.nonzero()), -1, laws.shape[-1])[place]
-            assert torch.allclose(met[-1], ours[-1], atol=1e-4), (step, row, slot)
+            assert torch.allclose(met[step if method == "medusa" else -1], ours[-1], atol=1e-4), (step, row, slot)
 
 
 def draft_along(drafter: Any, state: Any, told: list[int]) -> None:
@@ -166,20 +172,22 @@ def asked(method: str, tiny: tuple[Path, Path], out: Path, **given: Any) -> tupl
 
 @pytest.mark.parametrize("method", EVERY)
 def test_overfitting_is_accepted(method: str, tmp_path: Path) -> None:
-    """A head that knows the answers by heart drafts them: acceptance comes near k + 1, as the run itself measures it."""
+    """A head that knows the answers by heart drafts them: acceptance comes near k + 1, as the run measures it."""
     learning.tiny(tmp_path / "target")
     model = read_model(tmp_path / "target")
-    learning.answers(model, tmp_path / "data", 8, 24)
-    for file in (tmp_path / "data" / "answers.jsonl",):  # what is measured shall have been learnt
-        every = learning.lines(tmp_path / "data")
-        known = [{**line, "number": 100 + line["number"], "held_out": False} for line in every]
-        file.write_text("".join(json.dumps(line) + "\n" for line in [*every, *known]))
-    given = {"steps": 250, "lr": 5e-3, "batch_tokens": 512, "evaluate_every": 250, "measured_tokens": 20}
-    options = {"draft_vocab": 100, "steps_ahead": 4, **given}
+    learning.answers(model, tmp_path / "data", 4, 20)
+    every = learning.lines(tmp_path / "data")
+    known = [
+        {**line, "number": 100 + line["number"], "held_out": False} for line in every
+    ]  # what is measured is learnt
+    file = tmp_path / "data" / "answers.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*every, *known]))
+    given = {"steps": 120, "lr": 1e-2, "batch_tokens": 512, "evaluate_every": 120, "measured_tokens": 20}
+    options = {"draft_vocab": 100, "steps_ahead": 4, **given, **HEARTY.get(method, {})}
     document = run(
         *asked(method, (tmp_path / "target", tmp_path / "data"), tmp_path / "out", **options), dry=False, show=False
     )
-    assert document["acceptance_length"] > 4.2
+    assert document["acceptance_length"] > 4.2, document["curve"]
 
 
 @pytest.mark.parametrize("method", EVERY)

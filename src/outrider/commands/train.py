@@ -26,7 +26,7 @@ from ..row import Request
 from ..sampling import Sampling
 from ..stats import Stats
 from ..train.answers import Answer, Source, read_answers, read_source
-from ..train.corpus import OnlineFeatures, draft_vocabulary, usable
+from ..train.corpus import Batch, OnlineFeatures, collate, draft_vocabulary, usable
 from ..train.loop import Estimate, News, Options, Trainer
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.recipe import Material, Recipe
@@ -36,6 +36,7 @@ from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
 _MEASURED_BATCH = 8  # prompts
+_SETTLED = 8  # held-out texts for `Recipe.settle`
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,15 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     recipe = make_recipe(asked.method, Material(llm.target, ids, asked.setup.steps_ahead, asked.own))
     about = {"method": asked.method, "target": target.hash, "answers": len(answers), **asdict(asked.setup), **asked.own}
     folder = asked.out.with_name(asked.out.name + ".training")
-    trainer = Trainer(recipe, answers, OnlineFeatures(llm.target, recipe.taps), asked.options, folder, about)
+    states = OnlineFeatures(llm.target, recipe.taps)
+    trainer = Trainer(recipe, answers, states, asked.options, folder, about)
     if dry:
         estimate = trainer.estimate()
         if show:
             _show_estimate(estimate)
         return {"dry_run": asdict(estimate), **versions()}
-    keeper = Keeper(asked, source, recipe, ids, llm, target, len(answers))
+    held = [collate([answer], states) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
+    keeper = Keeper(asked, source, recipe, ids, llm, target, len(answers), held)
     with _bar(trainer.total, show and trainer.leads) as advance:
         progress = trainer.run(lambda drafter: measure(llm, drafter, prompts, asked.setup), keeper.keep, advance)
     if show and trainer.leads:
@@ -181,7 +184,7 @@ def spread(answers: Sequence[Answer], count: int) -> list[Answer]:
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Writes the drafter's folder."""
+    """Writes the drafter's folder; see `run` for what it holds."""
 
     asked: Wanted
     source: Source
@@ -190,9 +193,11 @@ class Keeper:
     llm: Outrider
     target: checkpoints.TargetId
     answers: int
+    held_out: list[Batch]
 
     def keep(self, progress: Run) -> None:
         """Write the head as it stands."""
+        self.recipe.settle(self.held_out)
         options, latest = self.asked.options, progress.curve[-1]
         facts = {
             "acceptance_length": latest["acceptance_length"],

@@ -36,11 +36,14 @@ class Borrowed:
         embed: ids -> embeddings.
         vocabulary: width of its logits.
         eos: ids behind which nothing is drafted.
+        device, dtype: where the head computes, and in what.
     """
 
     embed: Embed
     vocabulary: int
     eos: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
 
 
 @dataclass(slots=True)
@@ -79,8 +82,7 @@ class Recurrent(Drafter):
         self, head: RecurrentHead, borrowed: Borrowed, taps: tuple[int, ...], ids: Tensor | None, spec: str
     ) -> None:
         self._head, self._borrowed, self.taps, self.spec = head, borrowed, taps, spec
-        like = next(tensor for tensor in head.state_dict().values() if tensor.is_floating_point())
-        self._device, self._dtype = like.device, like.dtype
+        self._device, self._dtype = borrowed.device, borrowed.dtype
         self._ids = None if ids is None else ids.to(self._device)
 
     @torch.no_grad()

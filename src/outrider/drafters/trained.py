@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
@@ -105,9 +106,14 @@ def ready(head: Any, target: Target) -> Any:
     return head
 
 
-def borrowed(target: Target) -> Borrowed:
-    """The parts of the target that heads use while they draft."""
-    return Borrowed(features.embedding(target), target.vocabulary, target.eos)
+def borrowed(target: Target, dtype: torch.dtype | None = None) -> Borrowed:
+    """The parts of the target that heads use while they draft.
+
+    Args:
+        target: whose.
+        dtype: of the head; the target's if not given, as `ready` makes it.
+    """
+    return Borrowed(features.embedding(target), target.vocabulary, target.eos, target.device, dtype or target.dtype)
 
 
 def _say(error: Exception) -> str:

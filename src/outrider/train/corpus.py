@@ -54,8 +54,8 @@ class Batch:
         return replace(self, **moved)
 
 
-def usable(answers: Sequence[Answer], longest: int) -> list[Answer]:
-    """Those for training, cut to `longest` tokens; those of which too little is left go.
+def usable(answers: Sequence[Answer], longest: int, *, held_out: bool = False) -> list[Answer]:
+    """Those for training (or those held out), cut to `longest` tokens; those of which too little is left go.
 
     Raises:
         BadOption: nothing is left.
@@ -63,9 +63,9 @@ def usable(answers: Sequence[Answer], longest: int) -> list[Answer]:
     kept = []
     for answer in answers:
         room = longest - len(answer.prompt)
-        if not answer.held_out and min(room, len(answer.answer)) >= _LEAST:
+        if answer.held_out == held_out and min(room, len(answer.answer)) >= _LEAST:
             kept.append(answer.model_copy(update={"answer": answer.answer[:room]}))
-    if not kept:
+    if not kept and not held_out:
         raise BadOption(
             f"No answer is left to train on: all are held out, longer than {longest} tokens in the prompt alone, or "
             f"shorter than {_LEAST}: make more data, or raise --longest."

@@ -52,4 +52,4 @@ class Eagle3Recipe(Recipe):
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
-        return Eagle3(self.head, borrowed(target), self.taps, self._ids, self.method)
+        return Eagle3(self.head, borrowed(target, torch.float32), self.taps, self._ids, self.method)

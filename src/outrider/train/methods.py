@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 
 from ..errors import BadOption
+from .eagle import EagleRecipe
 from .eagle3 import Eagle3Recipe
+from .medusa import MedusaRecipe
 from .recipe import Material, Recipe
 
-METHODS: dict[str, type[Recipe]] = {"eagle3": Eagle3Recipe}
+METHODS: dict[str, type[Recipe]] = {"medusa": MedusaRecipe, "eagle": EagleRecipe, "eagle3": Eagle3Recipe}
 
 
 def recipe_class(method: str) -> type[Recipe]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -83,6 +84,9 @@ class Recipe(nn.Module):
     @abstractmethod
     def drafter(self, target: Target) -> Drafter:
         """The head as it stands, drafting."""
+
+    def settle(self, batches: Iterable[Batch]) -> None:
+        """Before the head is written: find out on held-out texts what its configuration says of it."""
 
     def forward(self, batch: Batch) -> Losses:
         """`losses`, for wrappers that gather gradients."""

@@ -9,11 +9,11 @@ from typing import Any
 import families
 import learning
 import pytest
-from conftest import read_model
+from conftest import read_model, read_tokenizer
 from test_refusals import WORDS, tokenizer
 
 import outrider as library
-from outrider import Sampling
+from outrider import Sampling, checkpoints
 from outrider.train.generation import open_turn
 
 FEW = ["--max-new-tokens", "12", "--dtype", "float32", "--offline", "--json"]
@@ -170,7 +170,8 @@ def test_training_that_cannot_be(
     """One sentence, exit code 2."""
     import re
 
-    learning.answers(read_model(target), tmp_path / "data", 4, 9)
+    template = checkpoints.template_hash(read_tokenizer(target))
+    learning.answers(read_model(target), tmp_path / "data", 4, 9, template=template)
     file = tmp_path / "train.toml"
     file.write_text(config)
     where = ["--target", str(target), "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
