@@ -10,6 +10,7 @@ from typing import Any, overload
 import torch
 
 from . import combinations, drafters, policy, verify
+from .draft_models import DraftModels
 from .engine import PREFILL_CHUNK, Engine
 from .errors import BadOption
 from .loading import DEMO, DeviceMap, Fast, Loaded, Loader, as_dtype
@@ -98,6 +99,36 @@ class Stream(Iterator[Piece]):
         return _output(self._request, self._row, self._rounds, self._exactness, self._verifier)
 
 
+class Batch(Iterator[Round]):
+    """Requests under way together. Iterating serves them, round by round: `Round.request` says whose a round is, and
+    rounds of one pass follow each other. Leaving early ends them.
+
+    Attributes:
+        outputs: what has been written so far, one per prompt; complete once the iterator is exhausted.
+    """
+
+    def __init__(
+        self, events: Iterator[tuple[Row, Round]], requests: Sequence[Request], exactness: str, verifier: Verifier
+    ) -> None:
+        self._events, self._requests, self._exactness, self._verifier = events, requests, exactness, verifier
+        self._rows: dict[int, Row] = {}
+        self._rounds: list[list[Round]] = [[] for _ in requests]
+
+    def __next__(self) -> Round:
+        row, round_ = next(self._events)
+        self._rows[row.index] = row
+        self._rounds[row.index].append(round_)
+        return round_
+
+    @property
+    def outputs(self) -> list[Output]:
+        """See the class."""
+        return [
+            _output(request, self._rows.get(index), rounds, self._exactness, self._verifier)
+            for index, (request, rounds) in enumerate(zip(self._requests, self._rounds, strict=True))
+        ]
+
+
 class Outrider:
     """A target with a drafter, ready to generate. Made by `load`.
 
@@ -112,14 +143,14 @@ class Outrider:
     def __init__(
         self,
         loaded: Loaded,
-        loader: Loader,
+        draft_models: DraftModels,
         drafter: str,
         verifier: str,
         policy_spec: str,
         prefill_chunk: int,
         prefixes: Prefixes,
     ) -> None:
-        self._loaded, self._loader, self._chunk, self._prefixes = loaded, loader, prefill_chunk, prefixes
+        self._loaded, self._draft_models, self._chunk, self._prefixes = loaded, draft_models, prefill_chunk, prefixes
         self._specs = (drafter, verifier, policy_spec)
         self.verifier: Verifier = verify.make_verifier(verifier)
         self.target: Target = loaded.target
@@ -129,7 +160,7 @@ class Outrider:
         kind = drafters.drafter_class(drafter)
         budget = policy.make_policy(policy_spec, policy.Setting(drafter, kind.has_law))().budget()
         combinations.check(self.verifier, kind, drafter, budget)  # before a draft model is read
-        setting = drafters.Setting(self.target, self.tokenizer, self._load_draft_model, self.folder)
+        setting = drafters.Setting(self.target, self.tokenizer, draft_models.load, self.folder)
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
         branches = self.drafter.makes_trees and not self.verifier.chains_only
@@ -148,7 +179,7 @@ class Outrider:
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
             "build": self.target.build,
-            "quantize": self._loader.quantize or "none",
+            "quantize": self._draft_models.loader.quantize or "none",
             "exactness": self.exactness,
             **note,
         }
@@ -158,7 +189,7 @@ class Outrider:
         so are the prefixes of finished requests."""
         given = (drafter, verifier, policy)
         specs = [new if new is not None else old for new, old in zip(given, self._specs, strict=True)]
-        return Outrider(self._loaded, self._loader, specs[0], specs[1], specs[2], self._chunk, self._prefixes)
+        return Outrider(self._loaded, self._draft_models, specs[0], specs[1], specs[2], self._chunk, self._prefixes)
 
     @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
     def generate(  # type: ignore[overload-overlap]
@@ -205,16 +236,26 @@ class Outrider:
         prompts, batched = as_batch(prompt)
         predictions = as_predictions(prediction, len(prompts), batched)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        rows: dict[int, Row] = {}
-        rounds: dict[int, list[Round]] = {index: [] for index in range(len(requests))}
-        for row, round_ in self.engine().run(requests):
-            rows[row.index] = row
-            rounds[row.index].append(round_)
-        outputs = [
-            _output(request, rows[index], rounds[index], self.exactness, self.verifier)
-            for index, request in enumerate(requests)
-        ]
-        return outputs if batched else outputs[0]
+        batch = self._started(requests)
+        for _ in batch:
+            pass
+        return batch.outputs if batched else batch.outputs[0]
+
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        prediction: Sequence[Prediction] | None = None,
+    ) -> Batch:
+        """Answer several prompts together and yield every round as it is done. See `generate`."""
+        predictions = as_predictions(prediction, len(prompts), True)
+        return self._started(self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions))
+
+    def _started(self, requests: Sequence[Request]) -> Batch:
+        return Batch(self.engine().run(requests), requests, self.exactness, self.verifier)
 
     def stream(
         self,
@@ -267,10 +308,6 @@ class Outrider:
             requests.append(request)
         return requests
 
-    def _load_draft_model(self, name: str) -> tuple[Target, Any]:
-        loaded = self._loader.load(name)
-        return loaded.target, loaded.tokenizer
-
 
 def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str, verifier: Verifier) -> Output:
     """What a request has come to; nothing yet if it never had a round."""
@@ -294,6 +331,7 @@ def load(
     quantize: str | None = None,
     in_place: bool = False,
     device_map: DeviceMap | None = None,
+    draft_device: str | None = None,
     compile: bool = False,
     prefill_chunk: int = PREFILL_CHUNK,
     prefix_memory: int = PREFIX_MEMORY,
@@ -304,7 +342,7 @@ def load(
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
             "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "cascade:A,B", "none", or
-            "package.module:Class".
+            "module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
             much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
@@ -326,6 +364,7 @@ def load(
             model is of no use afterwards.
         device_map: Accelerate's, for a model that one device cannot hold: weights on the CPU or on disk are read once
             per pass, so speculation gains the most there.
+        draft_device: where the drafter's model goes, if not where the target is, e.g. "cuda:1".
         compile: `torch.compile` the model at fixed shapes, with CUDA graphs on a GPU. The first passes take long.
         prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
         prefix_memory: bytes of keys and values of finished requests that are kept, so that a prompt which starts like
@@ -345,10 +384,14 @@ def load(
         if in_place:
             raise BadOption("in_place is for a model that is passed: a named model has no other holder, leave it out.")
         loaded = loader.load(str(target))
-        return Outrider(loaded, loader, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
-    if dtype is not None or device is not None or device_map is not None or trust_remote_code:
+    elif dtype is not None or device is not None or device_map is not None or trust_remote_code:
         raise BadOption(
             "dtype, device, device_map and trust_remote_code are for named models: move or cast the model itself."
         )
-    loaded = loader.wrap(target, tokenizer, in_place=in_place)
-    return Outrider(loaded, loader, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
+    else:
+        loaded = loader.wrap(target, tokenizer, in_place=in_place)
+    draft_models = DraftModels(loader, draft_device)
+    llm = Outrider(loaded, draft_models, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
+    if draft_device is not None and not draft_models.asked:
+        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device out.")
+    return llm

@@ -234,6 +234,7 @@ def test_text_without_a_tokenizer() -> None:
         ({"policy": "confidence:2"}, "0 < t <= 1"),
         ({"drafter": "lookup", "policy": "confidence"}, "'lookup' has no probabilities.*goodput"),
         ({"drafter": "none", "policy": "entropy"}, "'none' has no probabilities"),
+        ({"drafter": "suffix", "draft_device": "cpu"}, "runs no model of its own"),
         ({"dtype": "float32"}, "named models"),
         ({"device": "cpu"}, "named models"),
     ],

@@ -6,13 +6,14 @@ Adding a command is one file that defines it and its `EXAMPLES`, and one line be
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, data, demo, generate, train
+from . import costs, data, demo, generate, prove, train
 
 app = typer.Typer(
     name="outrider",
@@ -27,6 +28,7 @@ app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
 app.command(epilog=data.EXAMPLES)(data.data)
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=prove.EXAMPLES)(prove.prove)
 
 
 def _version(wanted: bool) -> None:
@@ -46,6 +48,7 @@ def _root(
 
 def main() -> None:
     """Run the command line: mistakes of the caller are one sentence and exit code 2, Ctrl-C is exit code 130."""
+    sys.path.append(str(Path.cwd()))  # a drafter of the caller's own may lie here; last, so that it hides nothing
     try:
         app(standalone_mode=True)
     except UsageError as error:

@@ -26,7 +26,10 @@ def data(
     out: Annotated[Path, typer.Option(help="Folder for the answers.")],
     target: Target = "demo",
     prompts: Annotated[
-        list[Path] | None, typer.Option(help="A file of prompts, as for 'generate'; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Prompts: builtin, spec_bench:FILE, datasets:ID[:SPLIT], or a file as for 'generate'; may be repeated."
+        ),
     ] = None,
     self_: Annotated[int, typer.Option("--self", help="So many prompts that the target invents.", min=0)] = 0,
     samples: Annotated[int, typer.Option(help="Answers to each prompt.", min=1)] = 1,

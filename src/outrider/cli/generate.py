@@ -11,6 +11,7 @@ from .options import (
     Compile,
     Device,
     DeviceMap,
+    DraftDevice,
     DrafterSpec,
     Dtype,
     Fast,
@@ -77,6 +78,7 @@ def generate(
     fast: Fast = None,
     quantize: Quantize = None,
     device_map: DeviceMap = None,
+    draft_device: DraftDevice = None,
     compile_: Compile = False,
     prefill_chunk: Annotated[
         int, typer.Option(help="Prompt tokens per pass: fewer take less memory on long prompts.")
@@ -112,6 +114,7 @@ def generate(
         device_map,
         compile_,
         prefill_chunk,
+        draft_device,
     )
     sampling = Sampling(
         temperature=temperature,

@@ -12,7 +12,7 @@ DrafterSpec = Annotated[
     str,
     typer.Option(
         help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
-        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or package.module:Class."
+        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or module:Class."
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
@@ -29,6 +29,7 @@ Quantize = Annotated[str | None, typer.Option(help="int8: round the weights; les
 DeviceMap = Annotated[
     str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
 ]
+DraftDevice = Annotated[str | None, typer.Option(help="Where the drafter's model goes, if not with the target.")]
 Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -15,10 +15,10 @@ from ..api import Outrider
 from ..checkpoints import template_hash
 from ..drafters.trained import identify
 from ..errors import BadOption
+from ..measure.prompts import read
 from ..text import encode
 from ..train.answers import Answer, Folder, Source
 from ..train.generation import Job, Order, invent, write_answers
-from .prompts import read_prompts
 from .settings import Settings
 from .showing import progress_bar, versions
 
@@ -30,7 +30,7 @@ class Wanted:
     """What is asked for; see the command's options."""
 
     out: Path
-    prompts: tuple[Path, ...]
+    prompts: tuple[str, ...]
     invented: int
     samples: int
     limit: int | None
@@ -58,9 +58,9 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     if bool(asked.prompts) == bool(asked.invented):
         raise BadOption("Give either --prompts or --self, so that there is something to answer.")
     order = asked.order()
-    texts = [(text, path.stem) for path in asked.prompts for text in read_prompts(path)[: asked.limit]]
+    texts = [found for spec in asked.prompts for found in read(spec, limit=asked.limit, offline=settings.offline)]
     llm = settings.load()
-    encoded = [(tuple(encode(llm.tokenizer, text)), category) for text, category in texts]
+    encoded = [(tuple(encode(llm.tokenizer, text.fitted(llm.tokenizer))), text.category) for text in texts]
     room = llm.target.context - asked.max_new_tokens
     fitting = [(ids, category) for ids, category in encoded if len(ids) <= room]
     if texts and not fitting:
@@ -103,7 +103,7 @@ def _source(settings: Settings, asked: Wanted, llm: Outrider, order: Order, prom
         about = "invented by the target"
     else:
         digest = hashlib.sha256(repr(prompts).encode()).hexdigest()[:16]
-        about = f"{len(prompts)} of {', '.join(path.name for path in asked.prompts)} (hash {digest})"
+        about = f"{len(prompts)} of {', '.join(Path(spec).name for spec in asked.prompts)} (hash {digest})"
     return Source(
         target=identify(llm.target, settings.target),
         template=template_hash(llm.tokenizer),

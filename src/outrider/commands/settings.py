@@ -30,6 +30,7 @@ class Settings:
     device_map: str | None = None
     compile: bool = False
     prefill_chunk: int = PREFILL_CHUNK
+    draft_device: str | None = None
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -52,4 +53,5 @@ class Settings:
             device_map=self.device_map,
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
+            draft_device=self.draft_device,
         )

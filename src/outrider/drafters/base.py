@@ -51,9 +51,10 @@ class Drafter(ABC):
             unless it branches always.
         always_branches: it makes trees whatever the budget, so rules for chains do not serve it.
         reencodes: its drafts pass through text from another vocabulary, where no law survives; never with `has_law`.
+        learns: it drafts from what requests that have ended wrote.
 
-    By the last four, combinations that cannot work are refused before anything is loaded. The class says what the kind
-    may do; an instance may say less once it knows.
+    By the four before the last, combinations that cannot work are refused before anything is loaded. The class says
+    what the kind may do; an instance may say less once it knows.
     """
 
     taps: tuple[int, ...] = ()
@@ -63,6 +64,7 @@ class Drafter(ABC):
     makes_trees: bool = False
     always_branches: bool = False
     reencodes: bool = False
+    learns: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
@@ -131,6 +133,9 @@ class Drafter(ABC):
 
     def end(self, state: Any) -> None:  # noqa: B027 - most drafters hold nothing
         """Release what a state holds: its request has finished or was removed. Called once, and last."""
+
+    def forget(self) -> None:  # noqa: B027 - most drafters learn nothing
+        """Drop what it learned of requests that have ended; what it was made with stays. No request is under way."""
 
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""

@@ -8,7 +8,6 @@ before the second drafter is asked, and from what does not depend on chance, so 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from ..kv import Seat
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores
 from .base import Drafter, Setting
+from .options import split_specs
 
 _PRIOR = 1.0  # accepted tokens that the second drafter is believed to reach before it has drafted
 
@@ -46,11 +46,13 @@ class Cascade(Drafter):
     """
 
     makes_trees = True
+    learns = True
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self._parts = (first, second)
         self.makes_trees = first.makes_trees or second.makes_trees
         self.always_branches = first.always_branches or second.always_branches
+        self.learns = first.learns or second.learns
         self.taps = tuple(sorted({*first.taps, *second.taps}))
         self.spec = f"cascade:{first.spec},{second.spec}"
         self.note = " ".join(part.note for part in self._parts if part.note)
@@ -64,7 +66,7 @@ class Cascade(Drafter):
         """
         from . import DRAFTERS, make_drafter  # they know this class
 
-        specs = _split(argument, DRAFTERS)
+        specs = split_specs(argument, DRAFTERS)
         if len(specs) < 2:
             raise BadOption(
                 f"cascade:{argument} names fewer than two drafters: write cascade:A,B, for example "
@@ -101,6 +103,11 @@ class Cascade(Drafter):
         """See `Drafter`."""
         for part, own in zip(self._parts, state.parts, strict=True):
             part.end(own)
+
+    def forget(self) -> None:
+        """See `Drafter`."""
+        for part in self._parts:
+            part.forget()
 
     def room(self, state: _State) -> int:
         """See `Drafter`: as long as either has room."""
@@ -178,12 +185,3 @@ def _check(draft: Draft, spec: str) -> None:
 def _tapped(part: Drafter, hidden: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """The layers that a drafter asked for."""
     return {layer: states for layer, states in hidden.items() if layer in part.taps}
-
-
-def _split(argument: str, names: Mapping[str, object]) -> list[str]:
-    """Specs at those commas behind which a drafter's name begins; a path may have commas of its own."""
-    known = "|".join(re.escape(name) for name in names)
-    start = rf",(?=(?:{known})(?:[:,]|$)|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*(?:,|$))"
-    specs = [spec for spec in re.split(start, argument) if spec]
-    inner = next((place for place, spec in enumerate(specs) if spec.startswith("cascade:")), len(specs))
-    return [*specs[:inner], *filter(None, [",".join(specs[inner:])])]  # what follows a cascade's name is its own

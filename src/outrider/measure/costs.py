@@ -184,15 +184,22 @@ def _draft(llm: Outrider, plan: Plan) -> tuple[float | None, int]:
 
 
 def parse_numbers(text: str, name: str) -> tuple[int, ...]:
-    """Numbers of 1 or more from a list like "1,2,8".
+    """Numbers of 1 or more from a list like "1,2,8" or "1-5,8".
 
     Raises:
         BadOption: naming the option.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise BadOption(f"--{name} is {text!r}: write numbers of 1 or more with commas between, like 1,2,8.")
-    return tuple(sorted({int(part) for part in parts}))
+    found: set[int] = set()
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        first, dash, last = part.partition("-")
+        ends = (first, last) if dash else (first, first)
+        if not all(end.isdecimal() and int(end) > 0 for end in ends) or int(ends[0]) > int(ends[1]):
+            found.clear()
+            break
+        found.update(range(int(ends[0]), int(ends[1]) + 1))
+    if not found:
+        raise BadOption(f"--{name} is {text!r}: write numbers of 1 or more with commas between, like 1,2,8 or 1-5.")
+    return tuple(sorted(found))
 
 
 def check_plot(path: Path) -> None:

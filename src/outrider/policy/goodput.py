@@ -22,7 +22,7 @@ from .base import Maker, Setting, no_argument
 from .costs import Costs
 
 _PROBE = 1  # tokens of a probe
-_SHORTEST, _LONG, _LONGEST = 16, 128, 1024  # rounds between probes: at first, in the long run, and for the dearest
+_BRIEFEST, _SHORTEST, _LONG, _LONGEST = 8, 16, 128, 1024  # rounds between probes: at first, cheap or dear; later
 _OVERHEAD = 0.01  # share of the time that probes may take
 _BRIEF = 16  # rounds; drafting that paid for no longer than that was a mistake
 _RECENT = 4  # rounds without a draft after which the next one has to catch up, and its time is no measure
@@ -233,7 +233,8 @@ class Goodput:
         """Pause for longer than the last time, unless drafting has paid in between; up to twice as long."""
         paid = self.drafting and self._rounds >= _BRIEF
         longer = min(2 * self._pause, max(min(self._pause * 5 // 4, _LONG), self._company.fair_pause))
-        self._pause = _SHORTEST if paid else max(_SHORTEST, longer)
+        shortest = min(_SHORTEST, max(_BRIEFEST, self._company.fair_pause))
+        self._pause = shortest if paid else max(shortest, longer)
         self._phase, self._paused = _Phase.PAUSING, 0
 
 

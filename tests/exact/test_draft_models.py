@@ -1,0 +1,36 @@
+"""Draft models are read once while they are in use, and go where they are told to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import families
+import pytest
+from test_refusals import WORDS, saved, tokenizer
+
+import outrider
+from outrider.drafters.model import ModelDrafter
+from outrider.loading import Loader
+
+
+def test_one_copy_while_it_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Siblings share it; once no drafter holds it, it goes."""
+    name = saved(tmp_path / "small", families.make("llama"), WORDS)
+    loads: list[tuple[str, str | None]] = []
+    load = Loader.load
+    monkeypatch.setattr(Loader, "load", lambda self, which: loads.append((which, self.device)) or load(self, which))
+    llm = outrider.load(families.make("llama"), f"model:{name}", tokenizer=tokenizer(WORDS), draft_device="cpu")
+    other = llm.using(verifier="token")
+    assert loads == [(name, "cpu")]
+    (prompt,) = families.prompts(9)
+    assert llm.generate(prompt, max_new_tokens=8).token_ids == other.generate(prompt, max_new_tokens=8).token_ids
+    assert isinstance(llm.drafter, ModelDrafter)
+    model = weakref.ref(llm.drafter._model)
+    plain = llm.using(drafter="none")
+    del llm, other
+    gc.collect()
+    assert model() is None
+    plain.using(drafter=f"model:{name}")
+    assert len(loads) == 2
