@@ -255,7 +255,7 @@ class Outrider:
         return self._started(self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions))
 
     def _started(self, requests: Sequence[Request]) -> Batch:
-        return Batch(self._engine().run(requests), requests, self.exactness, self.verifier)
+        return Batch(self.engine().run(requests), requests, self.exactness, self.verifier)
 
     def stream(
         self,
@@ -272,9 +272,10 @@ class Outrider:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         predictions = as_predictions(prediction, 1, False)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        return Stream(self._engine().run(requests), requests[0], self.exactness, self.verifier)
+        return Stream(self.engine().run(requests), requests[0], self.exactness, self.verifier)
 
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """A fresh loop over these parts, for callers that send requests in and out themselves."""
         return Engine(
             self.target,
             self.drafter,

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate, prove
+from . import costs, data, demo, generate, prove, train
 
 app = typer.Typer(
     name="outrider",
@@ -26,6 +26,8 @@ app = typer.Typer(
 app.command(epilog=generate.EXAMPLES)(generate.generate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
+app.command(epilog=data.EXAMPLES)(data.data)
+app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=prove.EXAMPLES)(prove.prove)
 
 
