@@ -29,6 +29,7 @@ from .types import Budget, Draft, Round, Scores, Verdict
 from .verify import Verifier
 
 PREFILL_CHUNK = 512  # tokens
+SPARE = 128  # slots behind a row's last token: drafts of other rows may be wider than what is left of its own
 
 _logger = logging.getLogger(__name__)
 _Drafted = tuple[Draft, float]  # a draft and the seconds that its drafter took, for all of its rows together
@@ -80,8 +81,8 @@ class Engine:
         self._count += 1
         capacity = min(len(request.prompt) + request.max_new_tokens, target.context)
         prefixes = self._prefixes_for(drafter)
-        known = prefixes.longest(request.prompt, capacity) if prefixes is not None else None
-        seat = Seat(known or target.new_cache(1, capacity))
+        known = prefixes.longest(request.prompt, capacity + SPARE) if prefixes is not None else None
+        seat = Seat(known or target.new_cache(1, capacity + SPARE))
         row.reused = seat.length
         head = request.prompt[row.reused : -1]
         hidden = prefill(target, head, seat.cache, taps=drafter.taps, chunk=self._chunk)
@@ -100,6 +101,11 @@ class Engine:
     def active(self) -> list[Row]:
         """The rows under way."""
         return [row for row, _ in self._batch]
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values that are allocated for them."""
+        return sum(cache.nbytes for cache in {id(seat.cache): seat.cache for _, seat in self._batch}.values())
 
     def step(self) -> list[tuple[Row, Round]]:
         """One round for every active row.

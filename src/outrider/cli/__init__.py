@@ -12,7 +12,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate
+from . import costs, demo, generate, serve
 
 app = typer.Typer(
     name="outrider",
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command(epilog=generate.EXAMPLES)(generate.generate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
+app.command(epilog=serve.EXAMPLES)(serve.serve)
 
 
 def _version(wanted: bool) -> None:

@@ -132,6 +132,11 @@ class Drafter(ABC):
     def end(self, state: Any) -> None:  # noqa: B027 - most drafters hold nothing
         """Release what a state holds: its request has finished or was removed. Called once, and last."""
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values that a request's state holds per token of its text; 0 without a model."""
+        return 0
+
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""
         return UNBOUNDED

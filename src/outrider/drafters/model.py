@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import BadOption, VocabularyMismatch
 from ..kv import KVCache, Seat, gather
 from ..sampling import History, Law, Sampling
-from ..target import Target, prefill
+from ..target import Target, prefill, token_bytes
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .growth import Feed, Growth, Start, sprout
@@ -93,6 +93,11 @@ class ModelDrafter(Drafter):
             state.fed, state.sure = list(prompt[:-1]), len(prompt) - 1
             prefill(self._model, self._known(state.fed), state.seat.cache)
         return state
+
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`."""
+        return token_bytes(self._model)
 
     def room(self, state: _State) -> int:
         """See `Drafter`: the last drafted token needs a position too, for it may ride along in another row's pass."""
