@@ -164,8 +164,8 @@ class Outrider:
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
         branches = self.drafter.makes_trees and not self.verifier.chains_only
-        knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
-        self._make_policy = policy.make_policy(policy_spec, knows)
+        self._knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
+        self._make_policy = policy.make_policy(policy_spec, self._knows)
 
     @property
     def configuration(self) -> dict[str, str]:
@@ -190,6 +190,23 @@ class Outrider:
         given = (drafter, verifier, policy)
         specs = [new if new is not None else old for new, old in zip(given, self._specs, strict=True)]
         return Outrider(self._loaded, self._draft_models, specs[0], specs[1], specs[2], self._chunk, self._prefixes)
+
+    @property
+    def asked_drafter(self) -> str:
+        """The drafter's spec as it was asked for, without what was filled in."""
+        return self._specs[0]
+
+    def policies(self, spec: str | None = None) -> policy.Maker:
+        """What makes a policy for each request of an engine: the usual one, or another kind for single requests.
+
+        Raises:
+            BadOption: there is no such policy, or it does not go with the drafter and the rule.
+        """
+        if spec is None:
+            return self._make_policy
+        budget = policy.make_policy(spec, self._knows)().budget()
+        combinations.check(self.verifier, self.drafter, self._knows.drafter, budget)
+        return policy.make_policy(spec, self._knows)
 
     @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
     def generate(  # type: ignore[overload-overlap]

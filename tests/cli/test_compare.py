@@ -20,7 +20,7 @@ def runs(tmp_path: Path) -> tuple[str, str]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(results.model_dump_json())
         changed = [
-            sample.model_copy(update={"seconds": sample.seconds * factor, "ids": sample.ids[:-1] + (int(factor * 100),)})
+            sample.model_copy(update={"seconds": sample.seconds * factor, "ids": (*sample.ids[:-1], int(factor * 100))})
             if sample.case
             else sample
             for sample in samples

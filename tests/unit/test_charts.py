@@ -144,7 +144,9 @@ def drawn(chart: Lines | Bars | Stacks | Columns) -> ElementTree.Element:
 def test_lines_are_where_their_figures_are() -> None:
     series = Series("a", (Point(1, 1.0, 0.5, 1.5), Point(2, 2.0), Point(4, 0.0)))
     tree = drawn(Lines("key", "T", "D", "x", "y", (series, Series("b", (Point(1, 1),), "points", 5)), (1.0, "plain")))
-    marks = [(float(m.get("cx", 0)), float(m.get("cy", 0))) for m in tree.iter(f"{SVG}circle") if "c0" in m.get("class", "")]
+    marks = [
+        (float(m.get("cx", 0)), float(m.get("cy", 0))) for m in tree.iter(f"{SVG}circle") if "c0" in m.get("class", "")
+    ]
     assert [x for x, _ in marks] == sorted(x for x, _ in marks)
     assert marks[1][1] < marks[0][1] < marks[2][1], "more is further up"
     assert marks[2][0] - marks[1][0] == pytest.approx(2 * (marks[1][0] - marks[0][0]), abs=0.2)
@@ -166,7 +168,9 @@ def test_bars_are_as_long_as_their_figures() -> None:
 def test_stacks_add_up_and_columns_stand_side_by_side() -> None:
     boxes = list(drawn(Stacks("key", "T", "D", "ms", ("a", "b"), (Stack("s", (1.0, 3.0)),))).iter(f"{SVG}rect"))
     first, second = ((float(box.get("x", 0)), float(box.get("width", 0))) for box in boxes)
-    assert second[0] == pytest.approx(first[0] + first[1], abs=0.2) and second[1] == pytest.approx(3 * first[1], abs=0.3)
+    assert second[0] == pytest.approx(first[0] + first[1], abs=0.2) and second[1] == pytest.approx(
+        3 * first[1], abs=0.3
+    )
     columns = list(drawn(Columns("key", "T", "D", "x", "y", ("a", "b"), ((0.5, 0.25), (0.5, 0.75)))).iter(f"{SVG}rect"))
     heights = [float(box.get("height", 0)) for box in columns]
     assert heights[3] == pytest.approx(3 * heights[1], abs=0.3) and heights[0] == heights[2]
@@ -180,7 +184,9 @@ def test_series_differ_in_shape_as_well_as_colour() -> None:
 
 def test_tables_lose_empty_columns_and_their_definitions() -> None:
     columns = (Column("case", False), Column("speed"), Column("rate"))
-    table = Table("key", "T", columns, (("a", "1", "–"), ("b", "–", "–")), (("speed", "how fast"), ("rate", "how many")))
+    table = Table(
+        "key", "T", columns, (("a", "1", "–"), ("b", "–", "–")), (("speed", "how fast"), ("rate", "how many"))
+    )
     kept = table.without_empty("–")
     assert [column.name for column in kept.columns] == ["case", "speed"]
     assert kept.rows == (("a", "1"), ("b", "–")) and kept.terms == (("speed", "how fast"),)

@@ -24,7 +24,9 @@ def run(
     return Run(Path("somewhere"), results, tuple(change(sample) for sample in samples))
 
 
-def slower(factor: float, case: int, prompt: str | None = None, repeat: int | None = None) -> Callable[[Sample], Sample]:
+def slower(
+    factor: float, case: int, prompt: str | None = None, repeat: int | None = None
+) -> Callable[[Sample], Sample]:
     """Samples of a case take so much longer."""
 
     def change(sample: Sample) -> Sample:
@@ -101,7 +103,9 @@ def test_prompts_of_a_batch_are_drawn_together() -> None:
     """All prompts in one batch: one draw, so no interval."""
 
     def together(sample: Sample) -> Sample:
-        return sample.model_copy(update={"group": 0, "seconds": sample.seconds * 0.5 if sample.case else sample.seconds})
+        return sample.model_copy(
+            update={"group": 0, "seconds": sample.seconds * 0.5 if sample.case else sample.seconds}
+        )
 
     found = compare(run(lambda sample: sample.model_copy(update={"group": 0})), run(together))
     assert found.cases[1].interval is None and found.cases[1].verdict == "indistinguishable"
@@ -109,7 +113,13 @@ def test_prompts_of_a_batch_are_drawn_together() -> None:
 
 def test_what_else_changed_is_told() -> None:
     other = run()
-    manifest = {**MANIFEST, "started": "later", "argv": [], "machine": {**MANIFEST["machine"], "cpu": "another"}, "new": 1}
+    manifest = {
+        **MANIFEST,
+        "started": "later",
+        "argv": [],
+        "machine": {**MANIFEST["machine"], "cpu": "another"},
+        "new": 1,
+    }
     changed = Run(other.folder, other.results.model_copy(update={"manifest": manifest}), other.samples)
     found = compare(run(), changed).differences
     assert [(one.name, one.before, one.after) for one in found] == [
@@ -151,7 +161,11 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ("results.json", "no json", "no result of outrider bench"),
         ("results.json", "{}", "manifest"),
         ("results.json", '{"manifest": {}, "cases": [], "summaries": [], "more": 1}', "more"),
-        ("results.json", f'{{"schema_version": {SCHEMA + 1}, "manifest": {{}}, "cases": [], "summaries": []}}', "schema version"),
+        (
+            "results.json",
+            f'{{"schema_version": {SCHEMA + 1}, "manifest": {{}}, "cases": [], "summaries": []}}',
+            "schema version",
+        ),
         ("samples.jsonl", "\n{}\n", "line 2"),
         ("results.json", '{"manifest": {}, "cases": [], "summaries": []}', "does not list"),
     ],

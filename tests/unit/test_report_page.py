@@ -21,7 +21,8 @@ return [...document.querySelectorAll('body *')]
 SMALLEST = """
 return Math.min(...[...document.querySelectorAll('svg.chart text')].map(text => {
   const drawing = text.closest('svg');
-  return parseFloat(getComputedStyle(text).fontSize) * drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
+  const scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
+  return parseFloat(getComputedStyle(text).fontSize) * scale;
 }));
 """
 OUTSIDE = """

@@ -1,4 +1,4 @@
-"""The timeline: spans of a round lie inside it and inside the answer, in order; what it says of an endpoint's stream."""
+"""The timeline: spans of a round lie inside it and inside the answer, in order; what an endpoint's stream gives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_rounds_lie_in_order_inside_the_answer() -> None:
             ends.append(event["ts"] + event["dur"])
             assert ends[-1] == pytest.approx(round_.at * 1e6, abs=1)
             assert event["args"]["accepted"] == round_.accepted and event["args"]["drafted"] == round_.drafted
-            inside = [e for e in rest if e["name"] in {"draft", "verify", "verdict"} and event["ts"] - 1 <= e["ts"] < ends[-1]]
+            inside = [
+                e for e in rest if e["name"] in {"draft", "verify", "verdict"} and event["ts"] - 1 <= e["ts"] < ends[-1]
+            ]
             assert {e["name"] for e in inside} == {"verify", "verdict"} | ({"draft"} if round_.draft_seconds else set())
             for part in inside:
                 assert part["ts"] + part["dur"] <= ends[-1] + 1
@@ -68,7 +70,9 @@ def test_the_file_is_json_without_a_word_of_the_user(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     names = {event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"}
     assert names == {"none", "d, k=2"}
-    written = [event["args"]["written"] for event in document["traceEvents"] if event["ph"] == "C" and event["tid"] == 1]
+    written = [
+        event["args"]["written"] for event in document["traceEvents"] if event["ph"] == "C" and event["tid"] == 1
+    ]
     assert written[-1] == 48 and written == sorted(written)
     assert "my secret" not in path.read_text()
 

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import compare, costs, data, demo, explain, generate, prove, train
+from . import compare, costs, data, demo, explain, generate, prove, serve, train
 
 app = typer.Typer(
     name="outrider",
@@ -32,6 +32,7 @@ for command in (
     explain.explain,
     data.data,
     train.train,
+    serve.serve,
 ):
     app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 

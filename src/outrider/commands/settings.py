@@ -11,6 +11,7 @@ from ..api import Outrider, load
 from ..engine import PREFILL_CHUNK
 from ..errors import BadOption
 from ..measure import machine
+from ..prefix import PREFIX_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Settings:
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
     draft_quantize: str | None = None
+    prefix_memory: int = PREFIX_MEMORY
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -56,4 +58,5 @@ class Settings:
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
             draft_quantize=self.draft_quantize,
+            prefix_memory=self.prefix_memory,
         )

@@ -140,6 +140,11 @@ class Drafter(ABC):
     def forget(self) -> None:  # noqa: B027 - most drafters learn nothing
         """Drop what it learned of requests that have ended; what it was made with stays. No request is under way."""
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values that a request's state holds per token of its text; 0 without a model."""
+        return 0
+
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""
         return UNBOUNDED

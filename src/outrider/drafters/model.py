@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import BadOption, VocabularyMismatch
 from ..kv import KVCache, Seat, gather
 from ..sampling import History, Law, Sampling
-from ..target import Target, prefill
+from ..target import Target, prefill, token_bytes
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .growth import Feed, Growth, Start, sprout
@@ -89,6 +89,11 @@ class ModelDrafter(Drafter):
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`; the draft model reads the prompt when it is first asked for a draft, and only then."""
         return _State(list(prompt), len(prompt), Seat(self._model.new_cache(1, len(prompt) + 64)))
+
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`."""
+        return token_bytes(self._model)
 
     def room(self, state: _State) -> int:
         """See `Drafter`: the last drafted token needs a position too, for it may ride along in another row's pass."""
