@@ -13,9 +13,10 @@ from test_engine import SAMPLED, TABLE, VOCABULARY, engine_with, requests, serve
 from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, signature
 
 from outrider.drafters import DRAFTERS, Drafter, Setting, make_drafter
-from outrider.drafters.cascade import Cascade, _split
+from outrider.drafters.cascade import Cascade
 from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
+from outrider.drafters.options import split_specs
 from outrider.errors import BadOption
 from outrider.noise import SeededNoise
 from outrider.row import Request
@@ -205,7 +206,7 @@ class Drawn(Sampled):
 )
 def test_specs_are_split_where_a_drafter_begins(argument: str, specs: list[str]) -> None:
     """Paths keep their commas."""
-    assert _split(argument, DRAFTERS) == specs
+    assert split_specs(argument, DRAFTERS) == specs
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from outrider.loading import Loaded, Loader
 from outrider.measure import runner
 from outrider.measure.prompts import BenchPrompt
 from outrider.measure.results import Case, Sample
-from outrider.measure.runner import Plan, run, run_case
+from outrider.measure.runner import Plan, prepared, run, run_case, turns, warm_up
 from outrider.prefix import Prefixes
 
 EOS = 7
@@ -70,8 +70,18 @@ def keys(samples: Sequence[Sample]) -> list[tuple[int, str, int]]:
     return [(sample.case, sample.prompt, sample.repeat) for sample in samples]
 
 
+def everything(
+    cases: Sequence[Case], asked: list[BenchPrompt], plan: Plan, done: Sequence[tuple[int, str, int]] = ()
+) -> list[Sample]:
+    """Prepare, warm up and run on the toy."""
+    own = dict(enumerate(cases))
+    llms = prepared(toy(), own)
+    warm_up(llms, own, asked, plan)
+    return list(run(llms, own, turns(own, asked, plan, frozenset(done)), plan))
+
+
 def test_cases_take_turns_in_an_order_that_rotates() -> None:
-    samples = list(run(lambda quantize: toy(), CASES, prompts(1, 2), Plan(5, 2, 30)))
+    samples = everything(CASES, prompts(1, 2), Plan(5, 2, 30))
     assert keys(samples) == [
         (0, "p0", 0), (1, "p0", 0), (2, "p0", 0),
         (1, "p1", 0), (2, "p1", 0), (0, "p1", 0),
@@ -84,31 +94,16 @@ def test_cases_take_turns_in_an_order_that_rotates() -> None:
 
 def test_what_is_done_is_not_done_again() -> None:
     plan = Plan(5, 2)
-    whole = keys(list(run(lambda quantize: toy(), CASES, prompts(1, 2), plan)))
-    rest = list(run(lambda quantize: toy(), CASES, prompts(1, 2), plan, done=frozenset(whole[:7])))
+    whole = keys(everything(CASES, prompts(1, 2), plan))
+    rest = everything(CASES, prompts(1, 2), plan, whole[:7])
     assert keys(rest) == whole[7:]
+    assert turns(dict(enumerate(CASES)), prompts(1, 2), plan, frozenset(whole)) == []
 
 
-def test_nothing_is_loaded_where_everything_is_done() -> None:
-    everything = frozenset(keys(list(run(lambda quantize: toy(), CASES, prompts(1), Plan(5, 1)))))
-
-    def load(quantize: str | None) -> Outrider:
-        raise AssertionError("nothing to do")
-
-    assert list(run(load, CASES, prompts(1), Plan(5, 1), done=everything)) == []
-
-
-def test_each_quantization_is_loaded_once_and_serves_its_own_cases() -> None:
-    asked: list[str | None] = []
-
-    def load(quantize: str | None) -> Outrider:
-        asked.append(quantize)
-        return toy()
-
-    cases = [Case(drafter="none"), Case(drafter="none", quantize="int8"), Case(drafter="lookup", batch=2)]
-    samples = list(run(load, cases, prompts(1, 2, 3), Plan(5, 1)))
-    assert asked == [None, "int8"]
-    assert [sample.case for sample in samples] == [0, 0, 0, 2, 2, 2, 1, 1, 1]
+def test_a_batch_that_is_half_done_is_served_again() -> None:
+    cases, plan = [Case(drafter="none"), Case(drafter="lookup", batch=2)], Plan(5, 1)
+    samples = everything(cases, prompts(1, 2, 3), plan, [(0, "p1", 0), (1, "p0", 0)])
+    assert keys(samples) == [(0, "p0", 0), (0, "p2", 0), (1, "p0", 0), (1, "p1", 0), (1, "p2", 0)]
 
 
 @pytest.mark.parametrize(("keep_history", "learned"), [(False, [0, 0, 0, 0]), (True, [0, 1, 0, 1])])
@@ -123,5 +118,5 @@ def test_history_is_dropped(monkeypatch: pytest.MonkeyPatch, keep_history: bool,
 
     monkeypatch.setattr(runner, "_served", watched)
     plan = Plan(5, 2, keep_history=keep_history)
-    list(run(lambda quantize: toy(), [Case(drafter="suffix", k=2)], prompts(1, 2), plan))
+    everything([Case(drafter="suffix", k=2)], prompts(1, 2), plan)
     assert [min(size, 1) for size in known] == learned

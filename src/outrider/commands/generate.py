@@ -12,11 +12,11 @@ from rich.console import Console
 
 from ..api import Output, Outrider
 from ..errors import BadOption, BadPrompt
+from ..prompt_files import read_prompts
 from ..sampling import Sampling
 from ..stats import Stats
 from ..text import Prompt
 from ..trace import Painter, as_json, coloured, table
-from .prompts import read_prompts
 from .settings import Settings
 from .showing import describe, progress_bar, relaxed, versions
 

@@ -8,7 +8,6 @@ before the second drafter is asked, and from what does not depend on chance, so 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from ..kv import Seat
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores
 from .base import Drafter, Setting
+from .options import split_specs
 
 _PRIOR = 1.0  # accepted tokens that the second drafter is believed to reach before it has drafted
 
@@ -66,7 +66,7 @@ class Cascade(Drafter):
         """
         from . import DRAFTERS, make_drafter  # they know this class
 
-        specs = _split(argument, DRAFTERS)
+        specs = split_specs(argument, DRAFTERS)
         if len(specs) < 2:
             raise BadOption(
                 f"cascade:{argument} names fewer than two drafters: write cascade:A,B, for example "
@@ -108,6 +108,11 @@ class Cascade(Drafter):
         """See `Drafter`."""
         for part in self._parts:
             part.forget()
+
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`."""
+        return sum(part.token_bytes for part in self._parts)
 
     def room(self, state: _State) -> int:
         """See `Drafter`: as long as either has room."""
@@ -185,12 +190,3 @@ def _check(draft: Draft, spec: str) -> None:
 def _tapped(part: Drafter, hidden: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """The layers that a drafter asked for."""
     return {layer: states for layer, states in hidden.items() if layer in part.taps}
-
-
-def _split(argument: str, names: Mapping[str, object]) -> list[str]:
-    """Specs at those commas behind which a drafter's name begins; a path may have commas of its own."""
-    known = "|".join(re.escape(name) for name in names)
-    start = rf",(?=(?:{known})(?:[:,]|$)|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*(?:,|$))"
-    specs = [spec for spec in re.split(start, argument) if spec]
-    inner = next((place for place, spec in enumerate(specs) if spec.startswith("cascade:")), len(specs))
-    return [*specs[:inner], *filter(None, [",".join(specs[inner:])])]  # what follows a cascade's name is its own

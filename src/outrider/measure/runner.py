@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from time import perf_counter, time
 
 from ..api import Output, Outrider
@@ -27,8 +28,6 @@ from .results import Case, RoundFigures, Sample
 
 WARM_UP = 8  # tokens per case, which allocate buffers, choose kernels and compile
 
-Load = Callable[[str | None], Outrider]
-"""Loads the target with a quantization, or None; it must keep no prefixes (`prefix_memory=0`)."""
 Key = tuple[int, str, int]
 """Case, prompt and repeat of a sample."""
 Told = Callable[[Sample, Output], None]
@@ -52,48 +51,50 @@ class Plan:
 
 
 def run(
-    load: Load,
-    cases: Sequence[Case],
-    prompts: Sequence[BenchPrompt],
+    llms: Mapping[int, Outrider],
+    cases: Mapping[int, Case],
+    turns: Sequence[Turn],
     plan: Plan,
     *,
-    done: frozenset[Key] = frozenset(),
     told: Told | None = None,
+    unused: Mapping[int, int] | None = None,
 ) -> Iterator[Sample]:
-    """Measure everything that is not done yet.
-
-    Targets are loaded one after the other, as the cases' quantizations first occur, and let go before the next.
+    """Take these turns, in their order.
 
     Args:
-        load: see `Load`.
-        cases: those with the same batch and quantization take turns.
-        prompts: in this order they are put into batches.
+        llms: see `prepared`; warm.
+        cases: by their indices.
+        turns: see `turns`.
         plan: how.
-        done: samples that are known; a batch with one that is not is served again as a whole.
         told: is shown every sample with the output itself, which holds the rounds.
+        unused: case -> bytes that the process holds for other cases only, which do not count as its memory.
 
     Raises:
-        BadOption, BadPrompt: as `load` and `Outrider.using` do; a prompt that does not fit.
+        BadPrompt: one that does not fit.
     """
-    for quantize in dict.fromkeys(case.quantize for case in cases):
-        own = {index: case for index, case in enumerate(cases) if case.quantize == quantize}
-        left = [
-            turn
-            for batch in dict.fromkeys(case.batch for case in own.values())
-            for turn in _turns({index: case for index, case in own.items() if case.batch == batch}, prompts, plan)
-            if not all((turn.case, prompt.id, turn.repeat) in done for prompt in turn.prompts)
-        ]
-        if left:
-            llm = load(quantize)
-            llms = prepared(llm, {turn.case: cases[turn.case] for turn in left})
-            warm_up(llms, cases, prompts, plan)
-            yield from _measured(llms, cases, left, plan, told)
-            del llm, llms
+    repeats: dict[int, int] = {}
+    for turn in turns:
+        llm = llms[turn.case]
+        if not plan.keep_history or repeats.get(turn.case) != turn.repeat:
+            llm.drafter.forget()
+        repeats[turn.case] = turn.repeat
+        sampling = Sampling(temperature=cases[turn.case].temperature, seed=plan.seed + turn.repeat)
+        for sample, output in _served(llm, turn, plan.max_new_tokens, sampling, (unused or {}).get(turn.case, 0)):
+            if told is not None:
+                told(sample, output)
+            yield sample
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """A batch of prompts to be served once under one case."""
+class Turn:
+    """A batch of prompts to be served once under one case.
+
+    Attributes:
+        case: its index.
+        repeat: 0, 1, ...
+        group: which of the batches this is.
+        prompts: of the batch.
+    """
 
     case: int
     repeat: int
@@ -101,22 +102,35 @@ class _Turn:
     prompts: tuple[BenchPrompt, ...]
 
 
-def _turns(own: Mapping[int, Case], prompts: Sequence[BenchPrompt], plan: Plan) -> Iterator[_Turn]:
-    """All turns of cases with the same batch, in order: another case begins with each batch of prompts."""
-    indices = list(own)
-    batch = next(iter(own.values())).batch
-    turn = 0
-    for repeat in range(plan.repeats):
-        for group, first in enumerate(range(0, len(prompts), batch)):
-            part = tuple(prompts[first : first + batch])
-            start = turn % len(indices)
+def turns(
+    cases: Mapping[int, Case], prompts: Sequence[BenchPrompt], plan: Plan, done: frozenset[Key] = frozenset()
+) -> list[Turn]:
+    """What is to be done, in order: batch size by batch size, and with each batch of prompts another case begins.
+
+    Args:
+        cases: of one target, by their indices.
+        prompts: in this order they are put into batches.
+        plan: how often.
+        done: samples that are known; a batch with one that is not is served again as a whole.
+    """
+    found = []
+    for batch in dict.fromkeys(case.batch for case in cases.values()):
+        indices = [index for index, case in cases.items() if case.batch == batch]
+        groups = [tuple(prompts[first : first + batch]) for first in range(0, len(prompts), batch)]
+        for place, (repeat, group) in enumerate(product(range(plan.repeats), range(len(groups)))):
+            start = place % len(indices)
             for index in (*indices[start:], *indices[:start]):
-                yield _Turn(index, repeat, group, part)
-            turn += 1
+                if not all((index, prompt.id, repeat) in done for prompt in groups[group]):
+                    found.append(Turn(index, repeat, group, groups[group]))
+    return found
 
 
 def prepared(llm: Outrider, cases: Mapping[int, Case]) -> dict[int, Outrider]:
     """The target with each case's parts around it.
+
+    Args:
+        llm: the target as the cases want it quantized; it must keep no prefixes (`prefix_memory=0`).
+        cases: by their indices.
 
     Raises:
         BadOption: parts that do not go together; a drafter that needs more than a prompt.
@@ -128,7 +142,9 @@ def prepared(llm: Outrider, cases: Mapping[int, Case]) -> dict[int, Outrider]:
     return llms
 
 
-def warm_up(llms: Mapping[int, Outrider], cases: Sequence[Case], prompts: Sequence[BenchPrompt], plan: Plan) -> None:
+def warm_up(
+    llms: Mapping[int, Outrider], cases: Mapping[int, Case], prompts: Sequence[BenchPrompt], plan: Plan
+) -> None:
     """A few tokens under every case, which do not count."""
     for index, llm in llms.items():
         part = [prompt.fitted(llm.tokenizer) for prompt in prompts[: cases[index].batch]]
@@ -136,22 +152,6 @@ def warm_up(llms: Mapping[int, Outrider], cases: Sequence[Case], prompts: Sequen
         for _ in llm.batch(part, sampling=sampling, max_new_tokens=min(WARM_UP, plan.max_new_tokens)):
             pass
         llm.drafter.forget()
-
-
-def _measured(
-    llms: Mapping[int, Outrider], cases: Sequence[Case], turns: Sequence[_Turn], plan: Plan, told: Told | None
-) -> Iterator[Sample]:
-    repeats: dict[int, int] = {}
-    for turn in turns:
-        llm, case = llms[turn.case], cases[turn.case]
-        if not plan.keep_history or repeats.get(turn.case) != turn.repeat:
-            llm.drafter.forget()
-        repeats[turn.case] = turn.repeat
-        sampling = Sampling(temperature=case.temperature, seed=plan.seed + turn.repeat)
-        for sample, output in _served(llm, turn, plan.max_new_tokens, sampling):
-            if told is not None:
-                told(sample, output)
-            yield sample
 
 
 def run_case(
@@ -176,12 +176,14 @@ def run_case(
     sampling, samples = Sampling(temperature=temperature, seed=seed), []
     for group, first in enumerate(range(0, len(prompts), batch)):
         llm.drafter.forget()
-        turn = _Turn(case_index, repeat, group, tuple(prompts[first : first + batch]))
+        turn = Turn(case_index, repeat, group, tuple(prompts[first : first + batch]))
         samples += [sample for sample, _ in _served(llm, turn, max_new_tokens, sampling)]
     return samples
 
 
-def _served(llm: Outrider, turn: _Turn, max_new_tokens: int, sampling: Sampling) -> list[tuple[Sample, Output]]:
+def _served(
+    llm: Outrider, turn: Turn, max_new_tokens: int, sampling: Sampling, unused: int = 0
+) -> list[tuple[Sample, Output]]:
     """Serve a batch under the clock; the samples are made when it has stopped."""
     prompts = [prompt.fitted(llm.tokenizer) for prompt in turn.prompts]
     batch = llm.batch(prompts, sampling=sampling, max_new_tokens=max_new_tokens)
@@ -211,7 +213,7 @@ def _served(llm: Outrider, turn: _Turn, max_new_tokens: int, sampling: Sampling)
             seed=output.seed,
             group=turn.group if len(turn.prompts) > 1 else None,
             started=began,
-            peak_memory=peak,
+            peak_memory=None if peak is None else peak - unused,
         )
         found.append((sample, output))
     return found
