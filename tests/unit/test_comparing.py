@@ -164,15 +164,7 @@ NEWER = f'{{"schema_version": {SCHEMA + 1}, "manifest": {{}}, "cases": [], "summ
         ("results.json", "no json", "no result of outrider bench"),
         ("results.json", "{}", "manifest"),
         ("results.json", '{"manifest": {}, "cases": [], "summaries": [], "more": 1}', "more"),
-<<<<<<< HEAD
         ("results.json", NEWER, "schema version"),
-=======
-        (
-            "results.json",
-            f'{{"schema_version": {SCHEMA + 1}, "manifest": {{}}, "cases": [], "summaries": []}}',
-            "schema version",
-        ),
->>>>>>> main
         ("samples.jsonl", "\n{}\n", "line 2"),
         ("results.json", '{"manifest": {}, "cases": [], "summaries": []}', "does not list"),
     ],

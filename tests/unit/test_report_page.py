@@ -20,12 +20,7 @@ return [...document.querySelectorAll('body *')]
 """
 SMALLEST = """
 return Math.min(...[...document.querySelectorAll('svg.chart text')].map(text => {
-<<<<<<< HEAD
   const drawing = text.closest('svg'), scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
-=======
-  const drawing = text.closest('svg');
-  const scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
->>>>>>> main
   return parseFloat(getComputedStyle(text).fontSize) * scale;
 }));
 """
