@@ -32,6 +32,7 @@ class Settings:
     compile: bool = False
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
+    draft_quantize: str | None = None
     prefix_memory: int = PREFIX_MEMORY
 
     def load(self) -> Outrider:
@@ -56,5 +57,6 @@ class Settings:
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
+            draft_quantize=self.draft_quantize,
             prefix_memory=self.prefix_memory,
         )

@@ -13,7 +13,7 @@ from ..speed import goodput
 from .acceptance import Slot
 from .costs import Curve
 
-START = 5  # tokens of a pass's drafts before anything is known
+START = 4  # tokens of a pass's drafts before anything is known
 _REACH = 1.5  # how far beyond the largest pass so far the next one may go
 _LEAST = 0.02  # what a round with drafts has to gain against a plain one, as costs are never known exactly
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24)
