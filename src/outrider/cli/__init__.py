@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import compare, costs, data, demo, explain, generate, prove, serve, train
+from . import bench, compare, costs, data, demo, explain, generate, prove, serve, train
 
 app = typer.Typer(
     name="outrider",
@@ -27,6 +27,7 @@ for command in (
     generate.generate,
     demo.demo,
     costs.costs,
+    bench.bench,
     prove.prove,
     compare.compare,
     explain.explain,

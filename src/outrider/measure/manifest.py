@@ -48,6 +48,7 @@ def build(
     return {
         "schema_version": SCHEMA,
         "argv": list(argv),
+        "targets": {},
         "plan": {
             **options,
             "cases": [case.model_dump() for case in cases],
