@@ -62,6 +62,12 @@ def written(results: Results, folder: Path, samples: Any = ()) -> tuple[Page, st
     return Page(page), text, paths
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a report's time, and one test of it does."""
+    monkeypatch.setattr(report.png, "can_draw", lambda: False)
+
+
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, str, list[Path], Results]:
     """A report with everything in it, written once."""
@@ -189,6 +195,7 @@ def test_nothing_breaks_out(tmp_path: Path) -> None:
     assert len(set(widths)) == 1, "a hostile cell adds no column"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_svg_is_xml_whatever_the_names(tmp_path: Path) -> None:
     report.write(hostile(), tmp_path)
     source = (tmp_path / "report.html").read_text("utf-8")
@@ -260,18 +267,21 @@ def test_degenerate_results_are_reported_too(make: Any, tmp_path: Path) -> None:
     assert not re.search(r'="[^"]*\b(nan|inf)\b[^"]*"', source), "no figure that cannot be drawn reached a drawing"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_one_prompt_has_no_interval_and_says_so(tmp_path: Path) -> None:
     page, _, _ = written(_one_prompt(), tmp_path)
     assert "(no interval, 1 prompt)" in page.text
     assert "indistinguishable" in page.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_baseline_there_is_no_ratio(tmp_path: Path) -> None:
     page, _, _ = written(_endpoint(), tmp_path)
     assert "no plain decoding to compare with in this run" in page.text
     assert "×" not in page.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_many_cases_are_cut_to_the_fastest_and_said(tmp_path: Path) -> None:
     cases = [(Case(drafter=PLAIN), SUFFIX)] + [(Case(drafter=f"d{n}", k=k), SMALL) for n in range(10) for k in (1, 2)]
     page, _, _ = written(results_of(cases, prompts=2)[0], tmp_path)
@@ -279,14 +289,15 @@ def test_many_cases_are_cut_to_the_fastest_and_said(tmp_path: Path) -> None:
     assert all(case.name in page.text for case, _ in cases)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_temperature_has_its_chart(tmp_path: Path) -> None:
     cases = [
         (Case(drafter=drafter, k=k, temperature=heat), SMALL)
         for heat in (0.0, 0.7, 1.0)
         for drafter, k in ((PLAIN, None), ("d", 3))
     ]
-    page, _, paths = written(results_of(cases, prompts=2)[0], tmp_path)
-    assert "length_by_temperature.png" in {path.name for path in paths}
+    page, _, _ = written(results_of(cases, prompts=2)[0], tmp_path)
+    assert "chart-length_by_temperature" in {attributes.get("id") for attributes in page.named("figure")}
     assert "Acceptance length against temperature" in page.text
 
 
@@ -302,6 +313,7 @@ def test_without_matplotlib_there_are_no_pictures_and_it_is_said(
     assert "plots/" not in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_jinja_there_is_no_page_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _lack(monkeypatch, "jinja2")
     paths = report.write(everything(2)[0], tmp_path)

@@ -20,8 +20,7 @@ return [...document.querySelectorAll('body *')]
 """
 SMALLEST = """
 return Math.min(...[...document.querySelectorAll('svg.chart text')].map(text => {
-  const drawing = text.closest('svg');
-  const scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
+  const drawing = text.closest('svg'), scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
   return parseFloat(getComputedStyle(text).fontSize) * scale;
 }));
 """
