@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate, prove
+from . import costs, demo, generate, prove, simulate
 
 app = typer.Typer(
     name="outrider",
@@ -27,6 +27,7 @@ app.command(epilog=generate.EXAMPLES)(generate.generate)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 app.command(epilog=costs.EXAMPLES)(costs.costs)
 app.command(epilog=prove.EXAMPLES)(prove.prove)
+app.command(epilog=simulate.EXAMPLES)(simulate.simulate)
 
 
 def _version(wanted: bool) -> None:
