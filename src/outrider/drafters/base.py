@@ -100,6 +100,9 @@ class Drafter(ABC):
     ) -> list[Draft]:
         """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0).
 
+        A tree's nodes stand in the order of what they are worth, where the drafter can tell: the first n of them that
+        lie no deeper than d are then what a budget of n nodes and depth d would have brought, which `tune` reads off.
+
         It may be called again before `commit`, for another draft in the place of the first.
         """
 
@@ -139,6 +142,11 @@ class Drafter(ABC):
 
     def forget(self) -> None:  # noqa: B027 - most drafters learn nothing
         """Drop what it learned of requests that have ended; what it was made with stays. No request is under way."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values that a request's state holds per token of its text; 0 without a model."""
+        return 0
 
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""

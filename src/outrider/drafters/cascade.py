@@ -110,6 +110,11 @@ class Cascade(Drafter):
         for part in self._parts:
             part.forget()
 
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`."""
+        return sum(part.token_bytes for part in self._parts)
+
     def room(self, state: _State) -> int:
         """See `Drafter`: as long as either has room."""
         return max(part.room(own) for part, own in zip(self._parts, state.parts, strict=True))
