@@ -26,7 +26,7 @@ The same command again goes on where a broken run stopped.
 
 def train(
     method: Annotated[str, typer.Argument(help="eagle3, eagle or medusa.")],
-    data: Annotated[Path, typer.Option(help="Folder of answers that 'outrider data' wrote.")],
+    data: Annotated[list[Path], typer.Option(help="Folder of answers that 'outrider data' wrote; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Folder for the drafter; checkpoints go to OUT.training beside it.")],
     target: Target = "demo",
     draft_vocab: Annotated[int | None, typer.Option(help="Tokens that can be drafted, the commonest. [8192]")] = None,
