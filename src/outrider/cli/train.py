@@ -75,4 +75,5 @@ def train(
     }
     asked = wanted(method, data, out, config, given)
     settings = Settings(target, "none", "match", None, dtype, device, offline, trust_remote_code)
-    print_json(run(settings, asked, dry=dry_run, show=not json_), json_)
+    document = run(settings, asked, dry=dry_run, show=not json_)
+    print_json(document, json_ and bool(document))

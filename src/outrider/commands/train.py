@@ -114,7 +114,10 @@ def _from_file(config: Path | None) -> dict[str, Any]:
 
 
 def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str, Any]:
-    """Train, or say what it would take; the document is what `--json` prints. Ctrl-C keeps the last checkpoint."""
+    """Train, or say what it would take; the document is what `--json` prints, empty in all processes but one.
+
+    Ctrl-C keeps the last checkpoint.
+    """
     sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
     target = identify(llm.target, settings.target)
@@ -147,7 +150,9 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     keeper = Keeper(asked, sources, recipe, ids, llm, target, len(answers), held)
     with _bar(trainer.total, show and trainer.leads) as advance:
         progress = trainer.run(lambda drafter: measure(llm, drafter, prompts, asked.setup), keeper.keep, advance)
-    if show and trainer.leads:
+    if not trainer.leads:
+        return {}
+    if show:
         _show_result(progress, asked.out)
     return {
         "method": asked.method,
