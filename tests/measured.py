@@ -23,20 +23,27 @@ from outrider.measure.results import (
 )
 
 CATEGORIES = ("chat", "code", "rewriting", "maths")
+MACHINE = {
+    "cpu": "AMD EPYC 7R13", "cores": 2, "capability": "AVX2", "gpu": None, "threads": 2, "outrider": "0.1.0",
+    "torch": "2.13.0", "transformers": "5.24.0",
+}  # fmt: skip
 MANIFEST = {
     "schema_version": 1,
     "argv": ["outrider", "bench", "--target", "demo", "--drafters", "none,suffix,model:small", "--k", "1,2,3,4,5"],
-    "started": "2026-11-30T01:02:03+00:00",
-    "configuration": {
-        "target": "demo", "dtype": "float32", "attention": "outrider", "max_new_tokens": 48, "seed": 0, "warm_up": 2,
+    "plan": {
+        "target": "demo", "dtype": "float32", "hashes": {"target": "sha256:9f2c"}, "prompts": "sha256:77aa",
+        "cases": [{"drafter": "none"}, {"drafter": "suffix"}], "max_new_tokens": 48, "repeats": 1, "seed": 0,
+        "keep_history": False, "machine": MACHINE,
     },
-    "git": {"revision": "1963f0e", "changed": False},
-    "hashes": {"target": "sha256:9f2c", "prompts": "sha256:77aa", "template": "sha256:0c1d"},
-    "machine": {
-        "cpu": "AMD EPYC 7R13", "cores": 2, "capability": "AVX2", "gpu": None, "threads": 2,
-        "load_average": [0.31, 0.42, 0.38], "torch": "2.13.0", "transformers": "5.24.0", "python": "3.11.9",
-    },
+    "prompts": {"chat": 3, "code": 3, "rewriting": 3, "maths": 3},
+    "warm_up_tokens": 8,
     "left_out": ["GPU clocks: no GPU"],
+    "machine": {**MACHINE, "load_average": [0.31, 0.42, 0.38], "python": "3.11.9"},
+    "sessions": [
+        {"started": "2026-11-30T01:02:03+0000", "load_average": [0.31, 0.42, 0.38], "revision": "1963f0e"},
+        {"started": "2026-11-30T02:02:03+0000", "load_average": [0.11, 0.22, 0.33], "revision": "1963f0e"},
+    ],
+    "interrupted": False,
 }  # fmt: skip
 
 

@@ -119,6 +119,13 @@ def test_the_traps_are_defined_on_screen(full: tuple[Page, str, list[Path], Resu
         assert says in html.unescape(text.replace("\\", ""))
 
 
+def test_the_manifest_is_told_once(full: tuple[Page, str, list[Path], Results]) -> None:
+    page = full[0]
+    assert "sessions.2.started" in page.text and "2026-11-30T02:02:03+0000" in page.text
+    assert "plan.cases" not in page.text and "plan.machine" not in page.text
+    assert page.text.count("GPU clocks: no GPU") == 1
+
+
 def test_it_is_one_file_without_scripts(full: tuple[Page, str, list[Path], Results]) -> None:
     page = full[0]
     assert not page.named("script")
