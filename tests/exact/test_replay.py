@@ -13,7 +13,7 @@ from typing import Any
 import families
 import pytest
 import torch
-from toy import Table, ToyTarget
+from toy import Context, Likeliest, Table, ToyTarget
 
 import outrider
 from outrider.drafters import DRAFTERS, Drafter
@@ -29,6 +29,7 @@ from outrider.measure.replay import ReplayTarget, drafter_for, policy_for, repla
 from outrider.row import Request, Row
 from outrider.sampling import Sampling
 from outrider.stats import Stats
+from outrider.tune.traces import shorter
 from outrider.types import Round, Tree
 from outrider.verify.match import Match
 
@@ -85,6 +86,30 @@ def test_the_same_rounds(name: str, policy: str, together: int, eos: tuple[int, 
         assert Stats.of(again).acceptance_length == Stats.of(rounds).acceptance_length
         assert Stats.of(again).drafted > 0
         assert bool(eos) == any(row.finish == "stop" for row in rows)
+
+
+class Alike(Table):
+    """The target's own table after seven texts in ten, another one after the others."""
+
+    def make(self, context: Context) -> Sequence[float]:
+        """See `Table`."""
+        return (TABLE if (31 * sum(context) + 7 * len(context)) % 10 < 7 else Table(VOCABULARY, 8)).make(context)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_a_trace_of_long_drafts_predicts_shorter_ones(k: int) -> None:
+    """Rounds recorded with drafts of 6, against the engine's own with shorter ones."""
+    drafter = Likeliest(Alike(VOCABULARY))
+    requests = [Request(prompt, Sampling(), 0, 150) for prompt in PROMPTS]
+
+    def rounds(policy: str) -> list[list[Round]]:
+        return [written(drafter, policy, [request], 1, ())[1] for request in requests]
+
+    measured = Stats.of(round_ for answer in rounds(f"fixed:{k}") for round_ in answer)
+    (told,) = shorter(rounds("fixed:6"), (), [k])
+    assert told.tokens_per_pass == pytest.approx(measured.tokens_per_pass, rel=0.05)
+    assert told.acceptance_length == pytest.approx(measured.acceptance_length, rel=0.05)
+    assert (measured.acceptance_length or 0) > 1.5
 
 
 def test_predictions_are_replayed() -> None:

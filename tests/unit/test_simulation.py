@@ -12,9 +12,10 @@ import torch
 from outrider.errors import BadOption
 from outrider.measure.logs import Answer, read_log, read_rounds
 from outrider.measure.results import PassCost
-from outrider.measure.simulation import predict, read_costs, rounds_of, shorter
+from outrider.measure.simulation import predict, read_costs
 from outrider.stats import Stats
 from outrider.trace import as_json
+from outrider.tune.traces import shorter
 from outrider.types import Round, Tree
 
 ANSWER = Answer((1, 2), (3, 4, 5), "length", 3)
@@ -136,36 +137,47 @@ def test_speed_from_a_curve_by_hand() -> None:
 
 
 def test_a_trace_cut_down_by_hand() -> None:
-    """Four rounds with drafts of 4 kept 4, 2, 1 and 0, and one round without a draft."""
-    rounds = [round_(4, kept, seconds=0.4) for kept in (4, 2, 1, 0)] + [round_(0, 0)]
-    survival = (0.75, 0.5, 0.25, 0.25)
-    found = shorter(rounds, ())
-    assert [case.k for case in found] == [1, 2, 3, 4]
-    for case in found:
-        assert case.acceptance_length == pytest.approx(1 + sum(survival[: case.k]))
-        assert case.tokens_per_pass == pytest.approx((4 * case.acceptance_length + 1) / 5)
-        assert case.speed.speedup == pytest.approx(case.tokens_per_pass)
-    assert found[-1].acceptance_length == Stats.of(rounds).acceptance_length
-    (two,) = shorter(rounds, CURVE, [2])
-    verify = (4 * 2.0 + 1.0) / 5
-    draft = 0.1 * (4 * 2) / 5  # a tenth of a second per token
-    assert two.speed.verify_seconds == pytest.approx(verify)
-    assert two.speed.draft_seconds == pytest.approx(draft)
-    assert two.speed.speedup == pytest.approx(two.tokens_per_pass / (verify + draft))
+    """Rounds with drafts of 4 that kept 4 and 1, and one without a draft, gone through with drafts of 2.
+
+    The first recorded round has 5 tokens. A draft of 2 keeps 2, and the next begins 3 tokens in, where 1 token is left
+    that was kept and nothing is known behind it: it is kept on with the chance that a token is, once one before it was:
+    3 of 4 times here. Then it goes on like the next recorded draft, of which a token is kept.
+    """
+    rounds = [round_(4, 4, seconds=0.4), round_(4, 1, start=15, seconds=0.4), round_(0, 0, start=17)]
+    whole = shorter([rounds], ())
+    assert [case.k for case in whole] == [1, 2, 3, 4]
+    assert whole[-1].acceptance_length == pytest.approx(Stats.of(rounds).acceptance_length)
+    assert whole[-1].tokens_per_pass == pytest.approx(Stats.of(rounds).tokens_per_pass)
+    assert whole[-1].survival == pytest.approx((*Stats.of(rounds).survival,))
+    lengths = [case.acceptance_length for case in whole]
+    assert lengths == sorted(lengths)
+    assert all(1 < case.tokens_per_pass < case.acceptance_length for case in whole)
+    assert [case.speed.speedup for case in whole] == pytest.approx([case.tokens_per_pass for case in whole])
+    (two,) = shorter([rounds], CURVE, [2])
+    assert two.acceptance_length == whole[1].acceptance_length
+    # Passes over 1 and 3 tokens cost 1 s and 2 s, a drafted token a tenth.
+    assert two.speed.verify_seconds is not None and two.speed.draft_seconds is not None
+    busy = two.speed.verify_seconds - 1
+    assert 0 < busy < 1
+    assert two.speed.draft_seconds == pytest.approx(0.2 * busy)
+    assert two.speed.speedup == pytest.approx(
+        two.tokens_per_pass / (two.speed.verify_seconds + two.speed.draft_seconds)
+    )
 
 
 def test_a_tree_is_cut_by_depth() -> None:
     """Node 0 with two children, the first of which has two: five nodes, three of them no deeper than 1."""
-    rounds = [round_(4, 2, parents=[-1, 0, 1, 1, 0])]
-    one, two = shorter(rounds, [PassCost(width=w, batch=1, context=0, seconds=float(w)) for w in (1, 3, 5)])
-    assert (one.speed.verify_seconds, two.speed.verify_seconds) == (3.0, 5.0)
+    rounds = [[round_(4, 2, parents=[-1, 0, 1, 1, 0])]] * 3
+    _, two = shorter(rounds, [PassCost(width=w, batch=1, context=0, seconds=float(w)) for w in (1, 3, 5)])
+    assert two.speed.verify_seconds == pytest.approx(5.0)
+    assert two.acceptance_length == pytest.approx(3.0)
 
 
 def test_what_a_trace_cannot_say() -> None:
     with pytest.raises(BadOption, match="Nothing was drafted"):
-        shorter([round_(0, 0)], ())
+        shorter([[round_(0, 0)]], ())
     with pytest.raises(BadOption, match="k = 5"):
-        shorter([round_(4, 1)], (), [2, 5])
+        shorter([[round_(4, 1)]], (), [2, 5])
 
 
 def test_rounds_survive_their_document(tmp_path: Path) -> None:
@@ -173,7 +185,7 @@ def test_rounds_survive_their_document(tmp_path: Path) -> None:
     document = {"outputs": [{"rounds": [as_json(item)]} for item in rounds]}
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document, indent=1))
-    again = rounds_of(read_rounds(path))
+    again = [item for answer in read_rounds(path) for item in answer]
     assert Stats.of(again) == Stats.of(rounds)
     assert [item.tree.parents.tolist() for item in again] == [item.tree.parents.tolist() for item in rounds]
 
@@ -184,9 +196,9 @@ def test_a_trace_without_rounds(tmp_path: Path, text: str) -> None:
         read_rounds(logged(tmp_path, text, "trace.json"))
 
 
-def test_a_round_that_is_none() -> None:
+def test_a_round_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="a round that is none"):
-        rounds_of([{"tokens": [1]}])
+        read_rounds(logged(tmp_path, '{"outputs": [{"rounds": [{"tokens": [1]}]}]}', "trace.json"))
 
 
 def test_costs_are_those_of_the_document(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from ..measure.costs import parse_numbers
 from ..measure.logs import Log, read_log, read_rounds
 from ..measure.replay import drafter_for, policy_for, replay
 from ..measure.results import PassCost
-from ..measure.simulation import Shorter, Speed, predict, read_costs, rounds_of, shorter
+from ..measure.simulation import Speed, predict, read_costs
 from ..stats import Stats
+from ..tune.traces import Shorter, shorter
 from .showing import progress_bar, versions
 
 SCHEMA = 1
@@ -29,9 +30,9 @@ FLAT = (
 )
 CURVE = "Passes cost what the curve says, of one request alone; drafting what it took here."
 FROM_TRACE = "Passes cost what the curve says, of one request alone; drafting what it took per token in the trace."
-FROM_SURVIVAL = (
-    "Acceptance lengths come from the survival of the recorded drafts. Shorter drafts would begin at other places, so "
-    "they are estimates; a replay (--log) is exact."
+FROM_ROUNDS = (
+    "The recorded rounds were gone through again. What nobody drafted there is taken from the rounds around it, so "
+    "these are estimates; record with the policy fixed:K. A replay (--log) is exact."
 )
 
 
@@ -158,16 +159,17 @@ def _replayed(
 def _traced(wanted: Wanted, path: Path, costs: Sequence[PassCost], show: bool) -> dict[str, Any]:
     """What the recorded rounds say of shorter drafts."""
     lengths = () if wanted.k is None else parse_numbers(wanted.k, "k")
-    rounds = rounds_of(read_rounds(path))
-    found = shorter(rounds, costs, lengths)
-    notes = [FROM_SURVIVAL, FROM_TRACE if costs else FLAT]
+    answers = read_rounds(path)
+    recorded = Stats.of(round_ for rounds in answers for round_ in rounds)
+    found = shorter(answers, costs, lengths)
+    notes = [FROM_ROUNDS, FROM_TRACE if costs else FLAT]
     if show:
-        _show_trace(found, Stats.of(rounds), notes)
+        _show_trace(found, recorded, notes)
     return {
         "schema": SCHEMA,
         "trace": str(path),
-        "recorded": Stats.of(rounds).as_dict(),
-        "cases": [{**asdict(case), "speed": asdict(case.speed)} for case in found],
+        "recorded": recorded.as_dict(),
+        "cases": [asdict(case) for case in found],
         "notes": notes,
         "versions": versions(),
     }

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..errors import BadOption
 from ..prompt_files import prompt_of
 from ..row import Request
 from ..sampling import Sampling
 from ..text import encode, encode_prediction
-from ..types import FinishReason
+from ..types import FinishReason, Round, Tree
 
 _LARGEST = 1 << 30  # bytes of a log
 _FOLDER_FILE = "rounds.jsonl"
@@ -99,8 +101,8 @@ def read_log(path: Path, tokenizer: Any = None) -> Log:
     return Log(answers, together if isinstance(together, int) and together > 0 else 1)
 
 
-def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """The rounds of a recorded trace, as `trace.as_json` writes them.
+def read_rounds(path: Path) -> list[list[Round]]:
+    """The rounds of each answer in a recorded trace.
 
     Args:
         path: a document of `outrider generate --json --trace`, or the folder of a bench.
@@ -111,14 +113,30 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     if path.is_dir():
         holders = [record for record, _ in _records(path / _FOLDER_FILE)]
     else:
-        document = _document(path) or {}
-        outputs = document.get("outputs")
+        outputs = (_document(path) or {}).get("outputs")
         holders = outputs if isinstance(outputs, list) else []
     told = [holder["rounds"] for holder in holders if isinstance(holder, dict) and "rounds" in holder]
-    rounds = [round_ for part in told if isinstance(part, list) for round_ in part]
-    if not rounds or not all(isinstance(r, dict) and isinstance(r.get("tokens"), list) for r in rounds):
+    if not any(isinstance(rounds, list) and rounds for rounds in told):
         raise BadOption(f"{path} has no rounds: record them with outrider generate --trace --json.")
-    return rounds
+    try:
+        return [[_round(record) for record in rounds] for rounds in told]
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise BadOption(f"{path} has a round that is none: record it with outrider generate --trace --json.") from error
+
+
+def _round(record: dict[str, Any]) -> Round:
+    """What `trace.as_json` wrote. The pending token is not recorded; 0 stands for it."""
+    return Round(
+        request=record["request"],
+        number=record["round"],
+        start=record["start"],
+        tree=Tree(torch.tensor([0, *record["draft_tokens"]]), torch.tensor([-1, *record["draft_parents"]])),
+        path=tuple(record["path"]),
+        tokens=tuple(record["tokens"]),
+        finish=record["finish"],
+        draft_seconds=record["draft_seconds"],
+        verify_seconds=record["verify_seconds"],
+    )
 
 
 def _text(path: Path) -> str:

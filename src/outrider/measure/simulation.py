@@ -1,28 +1,19 @@
-"""What recorded answers say of drafters and draft lengths, and how fast that would be. Runs no model.
+"""How fast rounds would be on a machine whose passes have been measured, or on one where every pass costs the same.
 
-Two ways. Answers are replayed (`replay.py`): exact for drafters that draft from text, whatever the length or tree. A
-trace of rounds is cut down: for any drafter, but only to shorter drafts, and from survival, which is an estimate, for
-shorter drafts would begin at other places.
-
-Speed is passes and drafts over time: seconds of passes from a measured curve, or, without one, every pass the same and
-drafting nothing, which is the most that there can be.
+Knows rounds and costs, not how either came about. Without a curve every pass is one and drafting nothing, which is the
+most that there can be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from .. import speed
-from .. import tree as trees
 from ..errors import BadOption
-from ..stats import Stats
-from ..types import Round, Tree
+from ..types import Round
 from .predicting import pass_seconds
 from .results import PassCost
 
@@ -43,23 +34,6 @@ class Speed:
     tokens_per_second: float | None = None
     verify_seconds: float | None = None
     draft_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Shorter:
-    """What a trace says of drafts that are no deeper than `k`.
-
-    Attributes:
-        k: tokens one after another.
-        acceptance_length: tokens per round that has a draft, bonus included.
-        tokens_per_pass: rounds without a draft included.
-        speed: what that comes to.
-    """
-
-    k: int
-    acceptance_length: float
-    tokens_per_pass: float
-    speed: Speed
 
 
 def read_costs(path: Path, batch: int = 1) -> tuple[PassCost, ...]:
@@ -95,88 +69,32 @@ def predict(rounds: Sequence[Round], costs: Sequence[PassCost]) -> Speed:
     """
     tokens = sum(len(round_.tokens) for round_ in rounds)
     if not costs:
-        return Speed(speed.speedup(tokens / len(rounds), 1.0, 1.0))
-    verify = sum(_seconds(costs, len(round_.tree), round_.start) for round_ in rounds) / len(rounds)
-    plain = sum(_seconds(costs, 1, round_.start) * len(round_.tokens) for round_ in rounds) / tokens
+        return flat(tokens / len(rounds))
+    verify = sum(seconds(costs, len(round_.tree), round_.start) for round_ in rounds) / len(rounds)
+    plain = sum(seconds(costs, 1, round_.start) * len(round_.tokens) for round_ in rounds) / tokens
     draft = sum(round_.draft_seconds for round_ in rounds) / len(rounds)
-    return _speed(tokens / len(rounds), plain, verify, draft)
+    return reached(tokens / len(rounds), plain, verify, draft)
 
 
-def rounds_of(records: Sequence[Mapping[str, Any]]) -> list[Round]:
-    """Rounds from a recorded trace. The pending token is not recorded; 0 stands for it.
-
-    Raises:
-        BadOption: they are no rounds.
-    """
-    try:
-        return [
-            Round(
-                request=record["request"],
-                number=record["round"],
-                start=record["start"],
-                tree=Tree(torch.tensor([0, *record["draft_tokens"]]), torch.tensor([-1, *record["draft_parents"]])),
-                path=tuple(record["path"]),
-                tokens=tuple(record["tokens"]),
-                finish=record["finish"],
-                draft_seconds=record["draft_seconds"],
-                verify_seconds=record["verify_seconds"],
-            )
-            for record in records
-        ]
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise BadOption(
-            "The trace has a round that is none: record it with outrider generate --trace --json."
-        ) from error
+def flat(tokens: float) -> Speed:
+    """Where every pass costs the same and drafting nothing."""
+    return Speed(speed.speedup(tokens, 1.0, 1.0))
 
 
-def shorter(rounds: Sequence[Round], costs: Sequence[PassCost], lengths: Sequence[int] = ()) -> tuple[Shorter, ...]:
-    """What drafts cut at each depth would have come to, from the survival of the whole ones.
-
-    Args:
-        rounds: recorded.
-        costs: see `predict`.
-        lengths: the depths; all up to that of the deepest draft if there are none.
-
-    Raises:
-        BadOption: nothing was drafted, a length is larger than what was drafted, or a pass is wider than measured.
-    """
-    stats = Stats.of(rounds)
-    levels = [trees.depths(round_.tree.parents).tolist() for round_ in rounds]
-    deepest = max(max(found) for found in levels)
-    if not stats.drafted:
-        raise BadOption("Nothing was drafted in this trace, so it says nothing of drafts: record one with a drafter.")
-    beyond = [length for length in lengths if length > deepest]
-    if beyond:
-        raise BadOption(
-            f"The trace has drafts of at most {deepest} tokens, so it says nothing of k = {beyond[0]}: record longer "
-            "ones, or take smaller k."
-        )
-    survival = (*stats.survival, *[0.0] * (deepest - len(stats.survival)))
-    busy = sum(round_.drafted > 0 for round_ in rounds) / len(rounds)
-    per_token = stats.draft_seconds / stats.drafted
-    found = []
-    for k in lengths or range(1, deepest + 1):
-        length = speed.acceptance_length(survival[:k])
-        tokens = busy * length + 1 - busy
-        nodes = [sum(level <= k for level in own) for own in levels]
-        if costs:
-            starts = [round_.start for round_ in rounds]
-            verify = sum(map(_seconds, [costs] * len(nodes), nodes, starts)) / len(rounds)
-            plain = sum(_seconds(costs, 1, start) for start in starts) / len(rounds)
-            reached = _speed(tokens, plain, verify, per_token * (sum(nodes) / len(rounds) - 1))
-        else:
-            reached = Speed(speed.speedup(tokens, 1.0, 1.0))
-        found.append(Shorter(k, length, tokens, reached))
-    return tuple(found)
-
-
-def _speed(tokens: float, plain: float, verify: float, draft: float) -> Speed:
+def reached(tokens: float, plain: float, verify: float, draft: float) -> Speed:
+    """By the speed model: tokens of a round, and seconds of a plain pass, of a round's pass and of its draft."""
     faster = speed.speedup(tokens, plain, verify, draft)
     return Speed(faster, speed.goodput(tokens, verify, draft), verify, draft)
 
 
-def _seconds(costs: Sequence[PassCost], width: int, context: int) -> float:
-    found = pass_seconds(costs, width, costs[0].batch, context)
+def seconds(costs: Sequence[PassCost], width: int, context: float) -> float:
+    """Of a pass over so many tokens, with the measured context that comes nearest.
+
+    Raises:
+        BadOption: it is wider than those that were measured.
+    """
+    nearest = min({cost.context for cost in costs}, key=lambda measured: abs(measured - context))
+    found = pass_seconds([cost for cost in costs if cost.context == nearest], width, costs[0].batch)
     if found is None:
         widest = max(cost.width for cost in costs)
         raise BadOption(
