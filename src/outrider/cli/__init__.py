@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import bench, compare, costs, data, demo, explain, generate, prove, serve, train
+from . import bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train
 
 app = typer.Typer(
     name="outrider",
@@ -27,8 +27,9 @@ for command in (
     generate.generate,
     demo.demo,
     costs.costs,
-    prove.prove,
     bench.bench,
+    prove.prove,
+    simulate.simulate,
     compare.compare,
     explain.explain,
     data.data,
