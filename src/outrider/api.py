@@ -164,8 +164,8 @@ class Outrider:
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
         branches = self.drafter.makes_trees and not self.verifier.chains_only
-        knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
-        self._make_policy = policy.make_policy(policy_spec, knows)
+        self._knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
+        self._make_policy = policy.make_policy(policy_spec, self._knows)
 
     @property
     def configuration(self) -> dict[str, str]:
@@ -190,6 +190,23 @@ class Outrider:
         given = (drafter, verifier, policy)
         specs = [new if new is not None else old for new, old in zip(given, self._specs, strict=True)]
         return Outrider(self._loaded, self._draft_models, specs[0], specs[1], specs[2], self._chunk, self._prefixes)
+
+    @property
+    def asked_drafter(self) -> str:
+        """The drafter's spec as it was asked for, without what was filled in."""
+        return self._specs[0]
+
+    def policies(self, spec: str | None = None) -> policy.Maker:
+        """What makes a policy for each request of an engine: the usual one, or another kind for single requests.
+
+        Raises:
+            BadOption: there is no such policy, or it does not go with the drafter and the rule.
+        """
+        if spec is None:
+            return self._make_policy
+        budget = policy.make_policy(spec, self._knows)().budget()
+        combinations.check(self.verifier, self.drafter, self._knows.drafter, budget)
+        return policy.make_policy(spec, self._knows)
 
     @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
     def generate(  # type: ignore[overload-overlap]
@@ -255,7 +272,7 @@ class Outrider:
         return self._started(self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions))
 
     def _started(self, requests: Sequence[Request]) -> Batch:
-        return Batch(self._engine().run(requests), requests, self.exactness, self.verifier)
+        return Batch(self.engine().run(requests), requests, self.exactness, self.verifier)
 
     def stream(
         self,
@@ -272,9 +289,10 @@ class Outrider:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         predictions = as_predictions(prediction, 1, False)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        return Stream(self._engine().run(requests), requests[0], self.exactness, self.verifier)
+        return Stream(self.engine().run(requests), requests[0], self.exactness, self.verifier)
 
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """A fresh loop over these parts, for callers that send requests in and out themselves."""
         return Engine(
             self.target,
             self.drafter,
@@ -331,6 +349,7 @@ def load(
     in_place: bool = False,
     device_map: DeviceMap | None = None,
     draft_device: str | None = None,
+    draft_quantize: str | None = None,
     compile: bool = False,
     prefill_chunk: int = PREFILL_CHUNK,
     prefix_memory: int = PREFIX_MEMORY,
@@ -340,8 +359,8 @@ def load(
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
-            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "cascade:A,B", "none", or
-            "module:Class".
+            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "eagle3:FOLDER", "eagle:FOLDER",
+            "medusa:FOLDER", "cascade:A,B", "none", or "module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
             much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
@@ -364,6 +383,7 @@ def load(
         device_map: Accelerate's, for a model that one device cannot hold: weights on the CPU or on disk are read once
             per pass, so speculation gains the most there.
         draft_device: where the drafter's model goes, if not where the target is, e.g. "cuda:1".
+        draft_quantize: "int8" rounds the drafter's model alone, which makes drafts cheaper and never changes a text.
         compile: `torch.compile` the model at fixed shapes, with CUDA graphs on a GPU. The first passes take long.
         prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
         prefix_memory: bytes of keys and values of finished requests that are kept, so that a prompt which starts like
@@ -389,8 +409,8 @@ def load(
         )
     else:
         loaded = loader.wrap(target, tokenizer, in_place=in_place)
-    draft_models = DraftModels(loader, draft_device)
+    draft_models = DraftModels(loader, draft_device, draft_quantize)
     llm = Outrider(loaded, draft_models, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
-    if draft_device is not None and not draft_models.asked:
-        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device out.")
+    if (draft_device or draft_quantize) and not draft_models.asked:
+        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device and draft_quantize out.")
     return llm

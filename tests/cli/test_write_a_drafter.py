@@ -44,7 +44,7 @@ def test_it_is_short() -> None:
 
 def test_the_command(folder: Path, demo: Callable[..., Any], monkeypatch: Any, capsys: Any) -> None:
     """It drafts, some of it is accepted, and the text is that of plain decoding."""
-    code, out, err = run(COMMAND + " --json", monkeypatch, capsys)
+    code, out, err = run(COMMAND + " --max-new-tokens 24 --json", monkeypatch, capsys)
     assert code == 0, err
     document = json.loads(out)
     (output,) = document["outputs"]

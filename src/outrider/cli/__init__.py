@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import bench, costs, demo, generate, prove, tune
+from . import bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
 
 app = typer.Typer(
     name="outrider",
@@ -23,12 +23,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command(epilog=generate.EXAMPLES)(generate.generate)
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=costs.EXAMPLES)(costs.costs)
-app.command(epilog=tune.EXAMPLES)(tune.tune)
-app.command(epilog=prove.EXAMPLES)(prove.prove)
-app.command(epilog=bench.EXAMPLES)(bench.bench)
+for command in (
+    generate.generate,
+    demo.demo,
+    costs.costs,
+    bench.bench,
+    tune.tune,
+    prove.prove,
+    simulate.simulate,
+    compare.compare,
+    explain.explain,
+    data.data,
+    train.train,
+    serve.serve,
+):
+    app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from .options import (
     DeviceMap,
     DraftDevice,
     DrafterSpec,
+    DraftQuantize,
     Dtype,
     Fast,
     Json,
@@ -80,6 +81,7 @@ def generate(
     quantize: Quantize = None,
     device_map: DeviceMap = None,
     draft_device: DraftDevice = None,
+    draft_quantize: DraftQuantize = None,
     compile_: Compile = False,
     prefill_chunk: Annotated[
         int, typer.Option(help="Prompt tokens per pass: fewer take less memory on long prompts.")
@@ -117,6 +119,7 @@ def generate(
         compile_,
         prefill_chunk,
         draft_device,
+        draft_quantize,
     )
     sampling = Sampling(
         temperature=temperature,

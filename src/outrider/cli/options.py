@@ -38,27 +38,27 @@ def _unless_given(context: typer.Context, value: Any) -> Callable[[], Any]:
 
     def default() -> Any:
         sources = [context.get_parameter_source(name) for name in ("drafter", "drafters", "k")]
-        given = any(source is not None and source.name == "COMMANDLINE" for source in sources)
+        given = any(source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT") for source in sources)
         return None if given else value
 
     return default
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file with defaults for these options, as `outrider tune` writes it; options given here win.",
-        is_eager=True,
-        callback=_take_defaults,
-    ),
-]
+def config_option(**more: Any) -> Any:
+    """`--config`; `more` goes to `typer.Option`."""
+    help_ = "A file with defaults for these options, as `outrider tune` writes it; options given here win."
+    return typer.Option(help=help_, is_eager=True, callback=_take_defaults, **more)
+
+
+Config = Annotated[Path | None, config_option()]
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
 DrafterSpec = Annotated[
     str,
     typer.Option(
         help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
-        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or module:Class."
+        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], eagle3:FOLDER, eagle:FOLDER, "
+        "medusa:FOLDER, cascade:A,B, none, or module:Class."
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
@@ -76,6 +76,9 @@ DeviceMap = Annotated[
     str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
 ]
 DraftDevice = Annotated[str | None, typer.Option(help="Where the drafter's model goes, if not with the target.")]
+DraftQuantize = Annotated[
+    str | None, typer.Option(help="int8: round the drafter's model alone; cheaper drafts, the same text.")
+]
 Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -33,6 +33,7 @@ class Settings:
     compile: bool = False
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
+    draft_quantize: str | None = None
     prefix_memory: int = PREFIX_MEMORY
 
     def given(self) -> dict[str, Any]:
@@ -63,5 +64,6 @@ class Settings:
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
+            draft_quantize=self.draft_quantize,
             prefix_memory=self.prefix_memory,
         )

@@ -8,9 +8,12 @@ import importlib.util
 from ..errors import BadOption
 from .base import Drafter, Setting
 from .cascade import Cascade
+from .eagle import Eagle
+from .eagle3 import Eagle3
 from .early_exit import EarlyExit
 from .lookahead import Lookahead
 from .lookup import Lookup
+from .medusa import Medusa
 from .model import ModelDrafter
 from .mtp import Mtp
 from .none import NoDrafter
@@ -30,6 +33,9 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "translated": Translated,
     "early_exit": EarlyExit,
     "mtp": Mtp,
+    "medusa": Medusa,
+    "eagle": Eagle,
+    "eagle3": Eagle3,
     "cascade": Cascade,
 }
 DEFAULT = "suffix"
