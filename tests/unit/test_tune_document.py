@@ -43,13 +43,9 @@ def run(tuning: Tuning, *speeds: tuple[str, int | None, float]) -> Tuning:
     """The same with some of it run: drafter, length (None is goodput, or plain), tokens per second."""
     contenders = []
     for case, (drafter, k, speed) in enumerate(speeds):
-        predicted = (
-            None
-            if k is None and drafter != "none"
-            else of(tuning.predictions, drafter, k)
-            if k
-            else tuning.predictions[0]
-        )
+        predicted = of(tuning.predictions, drafter, k) if k else None
+        if drafter == "none":
+            predicted = tuning.predictions[0]
         setting = Setting(drafter, None, 1) if predicted is None else predicted.setting
         contenders.append(Contender(setting, predicted, measured(case, speed, speedup=speed)))
     return replace(tuning, contenders=tuple(contenders))
