@@ -41,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", default="demo")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quantize")
+    parser.add_argument("--draft-quantize")
     parser.add_argument("--drafters", default="suffix lookup recycle lookahead", help="separated by spaces")
     parser.add_argument("--policy", default="goodput")
     parser.add_argument("--categories", default="", help="only these")
@@ -143,7 +144,13 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(machine.cores())
     llm = outrider.load(
-        options.target, "none", dtype=options.dtype, quantize=options.quantize, prefix_memory=PREFILLS, offline=True
+        options.target,
+        options.drafters.split()[-1] if options.draft_quantize else "none",
+        dtype=options.dtype,
+        quantize=options.quantize,
+        draft_quantize=options.draft_quantize,
+        prefix_memory=PREFILLS,
+        offline=True,
     )
     asked = prompts(options.spec_bench, options.per_category)
     wanted = options.categories.split(",") if options.categories else []

@@ -164,8 +164,8 @@ class Outrider:
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
         branches = self.drafter.makes_trees and not self.verifier.chains_only
-        knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
-        self._make_policy = policy.make_policy(policy_spec, knows)
+        self._knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
+        self._make_policy = policy.make_policy(policy_spec, self._knows)
 
     @property
     def configuration(self) -> dict[str, str]:
@@ -190,6 +190,23 @@ class Outrider:
         given = (drafter, verifier, policy)
         specs = [new if new is not None else old for new, old in zip(given, self._specs, strict=True)]
         return Outrider(self._loaded, self._draft_models, specs[0], specs[1], specs[2], self._chunk, self._prefixes)
+
+    @property
+    def asked_drafter(self) -> str:
+        """The drafter's spec as it was asked for, without what was filled in."""
+        return self._specs[0]
+
+    def policies(self, spec: str | None = None) -> policy.Maker:
+        """What makes a policy for each request of an engine: the usual one, or another kind for single requests.
+
+        Raises:
+            BadOption: there is no such policy, or it does not go with the drafter and the rule.
+        """
+        if spec is None:
+            return self._make_policy
+        budget = policy.make_policy(spec, self._knows)().budget()
+        combinations.check(self.verifier, self.drafter, self._knows.drafter, budget)
+        return policy.make_policy(spec, self._knows)
 
     @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
     def generate(  # type: ignore[overload-overlap]
@@ -332,6 +349,7 @@ def load(
     in_place: bool = False,
     device_map: DeviceMap | None = None,
     draft_device: str | None = None,
+    draft_quantize: str | None = None,
     compile: bool = False,
     prefill_chunk: int = PREFILL_CHUNK,
     prefix_memory: int = PREFIX_MEMORY,
@@ -365,6 +383,7 @@ def load(
         device_map: Accelerate's, for a model that one device cannot hold: weights on the CPU or on disk are read once
             per pass, so speculation gains the most there.
         draft_device: where the drafter's model goes, if not where the target is, e.g. "cuda:1".
+        draft_quantize: "int8" rounds the drafter's model alone, which makes drafts cheaper and never changes a text.
         compile: `torch.compile` the model at fixed shapes, with CUDA graphs on a GPU. The first passes take long.
         prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
         prefix_memory: bytes of keys and values of finished requests that are kept, so that a prompt which starts like
@@ -390,8 +409,8 @@ def load(
         )
     else:
         loaded = loader.wrap(target, tokenizer, in_place=in_place)
-    draft_models = DraftModels(loader, draft_device)
+    draft_models = DraftModels(loader, draft_device, draft_quantize)
     llm = Outrider(loaded, draft_models, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
-    if draft_device is not None and not draft_models.asked:
-        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device out.")
+    if (draft_device or draft_quantize) and not draft_models.asked:
+        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device and draft_quantize out.")
     return llm

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .drafters import Drafter
 from .errors import BadOption, BadPrompt
 from .policy import Policy
 from .sampling import History, Sampling
@@ -28,6 +29,8 @@ class Request:
         max_new_tokens: exactly how many tokens may be written, EOS included.
         stop: strings that end the output; they are not part of its text.
         prediction: ids that the caller expects to be written, for drafters that use them.
+        logprobs: how many of the likeliest tokens `Round.logprobs` lists beside each that is written; None: no list.
+        ignore_eos: the ids that end the target's output do not end this one, as benchmarks of fixed length want it.
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +39,8 @@ class Request:
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     prediction: tuple[int, ...] = ()
+    logprobs: int | None = None
+    ignore_eos: bool = False
 
     def check(self, context: int, vocabulary: int) -> None:
         """Refuse what cannot work, before any work.
@@ -58,6 +63,9 @@ class Request:
             raise BadOption(f"max_new_tokens is {self.max_new_tokens}: it has to be 1 or more.")
         if not all(self.stop):
             raise BadOption("A stop string is empty: leave it out.")
+        if self.logprobs is not None and not 0 <= self.logprobs <= vocabulary:
+            raise BadOption(f"logprobs is {self.logprobs}: it has to be between 0 and {vocabulary}.")
+        self.sampling.check(vocabulary)
 
 
 class Row:
@@ -66,6 +74,8 @@ class Row:
     Attributes:
         tokens: prompt and committed output; the last one is pending.
         finish: why it ended, or None while it runs.
+        error: what went wrong with it, if that is why it ended.
+        drafter: who drafts for it; its `state` is that one's.
         rounds: how many it has had.
         reused: prompt tokens whose keys were known already.
     """
@@ -82,10 +92,12 @@ class Row:
         self.request, self.index, self.policy = request, index, policy
         self.tokens = list(request.prompt)
         self.finish: FinishReason | None = None
+        self.error: Exception | None = None
         self.rounds = 0
         self.reused = 0
+        self.drafter: Drafter  # set, as its state is, when the row joins a batch
         self.state: Any = None
-        self._eos, self._context = eos, context
+        self._eos, self._context = () if request.ignore_eos else eos, context
         self._words = Detokenizer(tokenizer) if tokenizer is not None else None
         self._stops = StopText(request.stop)
         self._cut: int | None = None

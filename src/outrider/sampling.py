@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import tree as trees
 from .errors import BadOption
-from .types import Noise, Tree
+from .types import Logprob, Noise, Tree
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """Transformers' `LogitsProcessor`: (ids [1, L], scores [1, V]) -> scores [1, V]."""
@@ -132,6 +132,16 @@ class Sampling:
             or self.processors
         )
 
+    def check(self, vocabulary: int) -> None:
+        """Refuse what does not fit a model.
+
+        Raises:
+            BadOption: `logit_bias` names tokens that there are not.
+        """
+        for token in self.logit_bias:
+            if not 0 <= token < vocabulary:
+                raise BadOption(f"logit_bias names token {token}: this model has tokens 0 to {vocabulary - 1}.")
+
     def for_draft(self) -> Sampling:
         """The same without the caller's own processors, which may keep state and belong to the target alone."""
         return replace(self, processors=()) if self.processors else self
@@ -150,7 +160,7 @@ class Sampling:
         if nodes is not None:
             logits = logits[list(nodes)]
         if self.temperature == 0:
-            return Law(choices=logits.argmax(-1), logits=logits)
+            return Law(choices=likeliest(logits), logits=logits)
         return Law(probs=self._truncate(logits.float() / self.temperature))
 
     def _edit(self, scores: Tensor, tree: Tree, history: History) -> Tensor:
@@ -170,9 +180,8 @@ class Sampling:
         if self.presence_penalty or self.frequency_penalty:
             output = counts(history.tokens[history.prompt_length :])
             scores -= self.presence_penalty * (output > 0) + self.frequency_penalty * output
+        self.check(scores.shape[-1])
         for token, bias in self.logit_bias.items():
-            if not 0 <= token < scores.shape[-1]:
-                raise BadOption(f"logit_bias names token {token}: this model has tokens 0 to {scores.shape[-1] - 1}.")
             scores[:, token] += bias
         if self.min_new_tokens and history.eos:
             written = len(history.tokens) - history.prompt_length + trees.depths(tree.parents).to(scores.device)
@@ -207,3 +216,24 @@ class Sampling:
         if self.min_p > 0:
             probs = probs.masked_fill(probs < self.min_p * probs.amax(-1, keepdim=True), 0)
         return probs / probs.sum(-1, keepdim=True)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """[N] the likeliest token at each node, the first of equals; on a CPU by numpy, whose argmax is a vector loop."""
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    return torch.from_numpy(logits.float().numpy().argmax(-1))
+
+
+def logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> tuple[Logprob, ...]:
+    """What the target thought of tokens that were written, and of the likeliest ones in their places.
+
+    Args:
+        logits: [N, V], row i those that token i was chosen by.
+        tokens: N of them.
+        top: how many of the likeliest are told.
+    """
+    laws = logits.float().log_softmax(-1)
+    best = laws.topk(top)
+    rows = zip(laws, tokens, best.indices.tolist(), best.values.tolist(), strict=True)
+    return tuple(Logprob(float(law[token]), tuple(zip(ids, values, strict=True))) for law, token, ids, values in rows)

@@ -167,6 +167,13 @@ def prefill(
     return {layer: torch.cat(parts) for layer, parts in states.items() if parts}
 
 
+def token_bytes(target: Target) -> int:
+    """Bytes of keys and values that a token takes in a cache; tried, for models differ."""
+    cache = target.new_cache()
+    target.forward([Tree.chain([0])], cache, last_only=True)
+    return cache.nbytes // cache.capacity
+
+
 def _entry(model: Any) -> torch.device:
     """Where ids go in; an offloaded embedding lies nowhere until it is used, and its hook knows where that will be."""
     table = model.get_input_embeddings()

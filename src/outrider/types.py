@@ -99,6 +99,19 @@ class Divergence(NamedTuple):
     kl: float
 
 
+class Logprob(NamedTuple):
+    """What the target thought of a token that was written: log-probabilities of its own law, before penalties,
+    temperature and truncation.
+
+    Attributes:
+        own: of that token.
+        top: (id, log-probability) of the likeliest tokens there, the likeliest first.
+    """
+
+    own: float
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a verifier decided.
@@ -155,12 +168,15 @@ class Round:
         tokens: the tokens committed, in order, after the same trimming.
         finish: why the request ended here, or None.
         draft_seconds, verify_seconds: wall time of drafting and of the target's pass. Rows of a batch share a pass,
-            and each of their rounds carries its whole time.
+            and those with the same drafter its work; each of their rounds carries the whole time.
         divergence: under a relaxed rule, of the law that each committed token was drawn from; else empty.
         verdict_seconds: wall time of this row's own law and verdict. On a device that works behind the host's back it
             holds the wait for the pass too, in the round of the first row.
-        rows, nodes: how many rows shared the pass, and how many nodes it had altogether.
+        rows, nodes: how many rows shared the pass, and how many nodes it had altogether. Rows that failed in it have no
+            round and do not count.
         place: which of those rows this is, from 0, so that a pass can be counted once.
+        began: when the pass began (`time.perf_counter`); all rounds of one pass, and no others, have the same.
+        logprobs: one per committed token, where the request asked for them.
     """
 
     request: int
@@ -177,6 +193,8 @@ class Round:
     nodes: int = 0
     place: int = 0
     divergence: tuple[Divergence, ...] = ()
+    began: float = 0.0
+    logprobs: tuple[Logprob, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:

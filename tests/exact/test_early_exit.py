@@ -24,7 +24,7 @@ from outrider.drafters import Setting, make_drafter
 from outrider.drafters.early_exit import EarlyExit
 from outrider.engine import Engine
 from outrider.errors import BadOption, UnsupportedModel
-from outrider.kv import BLOCK
+from outrider.kv import BLOCK, Seat
 from outrider.layers import ModuleLayers, layered
 from outrider.linear import can_pack
 from outrider.policy import Fixed
@@ -194,6 +194,31 @@ def test_rows_that_join_and_leave_and_a_cache_that_grows() -> None:
                 engine.remove(row)
     for row, right in zip(rows, expected, strict=True):
         assert row.output == (right[: len(row.output)] if row is rows[1] else right)
+
+
+@needs_kernels
+def test_a_draft_that_is_broken_off_leaves_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts run in the target's own cache. One that fails there in the middle, for one row, is as if it had not been;
+    the other rows write what they would have written."""
+    llm = lean("llama", 2)
+    asked = [Request(tuple(ids), Sampling(), 0, 14) for ids in (ASKED[0], ASKED[2], ASKED[1])]
+    expected = [llm.generate(list(r.prompt), max_new_tokens=r.max_new_tokens).token_ids for r in asked]
+    drafter = EarlyExit(layered(llm.target), 2)
+    engine = Engine(llm.target, drafter, Match(), lambda: Fixed(4))
+    rows = [engine.add(request) for request in asked]
+    feed = EarlyExit._feed
+
+    def fragile(self: EarlyExit, tokens: Any, cache: Any) -> Any:
+        lowered = feed(self, tokens, cache)
+        if rows[1].rounds == 2 and rows[1].state.seat in [Seat(cache, row) for row in tokens] and cache.lengths[0] % 3:
+            raise RuntimeError("in the middle")
+        return lowered
+
+    monkeypatch.setattr(EarlyExit, "_feed", fragile)
+    while engine.active:
+        engine.step()
+    assert str(rows[1].error) == "in the middle"
+    assert [rows[0].output, rows[2].output] == [expected[0], expected[2]]
 
 
 @needs_kernels

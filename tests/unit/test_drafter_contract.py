@@ -150,10 +150,9 @@ def test_requests_are_checked_before_any_work() -> None:
 def test_a_round_without_progress_stops_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Should `extend` ever commit nothing, the loop raises instead of spinning."""
     engine = Engine(ToyTarget(TABLE), Scripted([]), make_verifier("match"), lambda: Fixed(1))
-    engine.add(Request((1, 2), Sampling(), 0, 5))
     monkeypatch.setattr("outrider.row.Row.extend", lambda self, tokens: ())
     with pytest.raises(NoProgress, match="Round 0 of request 0"):
-        engine.step()
+        list(engine.run([Request((1, 2), Sampling(), 0, 5)]))
 
 
 MODULE = """

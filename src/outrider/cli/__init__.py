@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, data, demo, generate, prove, train
+from . import bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train
 
 app = typer.Typer(
     name="outrider",
@@ -23,12 +23,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command(epilog=generate.EXAMPLES)(generate.generate)
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=costs.EXAMPLES)(costs.costs)
-app.command(epilog=data.EXAMPLES)(data.data)
-app.command(epilog=train.EXAMPLES)(train.train)
-app.command(epilog=prove.EXAMPLES)(prove.prove)
+for command in (
+    generate.generate,
+    demo.demo,
+    costs.costs,
+    bench.bench,
+    prove.prove,
+    simulate.simulate,
+    compare.compare,
+    explain.explain,
+    data.data,
+    train.train,
+    serve.serve,
+):
+    app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _version(wanted: bool) -> None:

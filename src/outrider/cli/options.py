@@ -3,9 +3,47 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+
+def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:
+    """Let a file's values be the defaults of the options of this command; what is given beside it wins."""
+    if path is not None:
+        from ..config import read
+
+        found = read(path).given()
+        names = {"compile": ("compile_",), "drafter": ("drafter", "drafters")}
+        defaults = {name: value for key, value in found.items() for name in names.get(key, (key,))}
+        # These were chosen for the file's drafter: with another one they are left out.
+        for name in ("policy", "draft_device"):
+            if name in defaults:
+                defaults[name] = _beside(context, "drafter", defaults[name])
+        context.default_map = defaults
+    return path
+
+
+def _beside(context: typer.Context, other: str, value: Any) -> Callable[[], Any]:
+    """A default that holds as long as another option is not given; asked for when all that is given is known."""
+
+    def default() -> Any:
+        source = context.get_parameter_source(other)
+        return None if source is not None and source.name == "COMMANDLINE" else value
+
+    return default
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file with defaults for these options, as `outrider tune` writes it; options given here win.",
+        is_eager=True,
+        callback=_take_defaults,
+    ),
+]
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
 DrafterSpec = Annotated[
@@ -31,6 +69,9 @@ DeviceMap = Annotated[
     str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
 ]
 DraftDevice = Annotated[str | None, typer.Option(help="Where the drafter's model goes, if not with the target.")]
+DraftQuantize = Annotated[
+    str | None, typer.Option(help="int8: round the drafter's model alone; cheaper drafts, the same text.")
+]
 Compile = Annotated[bool, typer.Option("--compile", help="torch.compile at fixed shapes, for GPUs; slow to start.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -11,6 +11,7 @@ from ..api import Outrider, load
 from ..engine import PREFILL_CHUNK
 from ..errors import BadOption
 from ..measure import machine
+from ..prefix import PREFIX_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Settings:
     compile: bool = False
     prefill_chunk: int = PREFILL_CHUNK
     draft_device: str | None = None
+    draft_quantize: str | None = None
+    prefix_memory: int = PREFIX_MEMORY
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""
@@ -54,4 +57,6 @@ class Settings:
             compile=self.compile,
             prefill_chunk=self.prefill_chunk,
             draft_device=self.draft_device,
+            draft_quantize=self.draft_quantize,
+            prefix_memory=self.prefix_memory,
         )

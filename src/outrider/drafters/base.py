@@ -52,8 +52,10 @@ class Drafter(ABC):
         always_branches: it makes trees whatever the budget, so rules for chains do not serve it.
         reencodes: its drafts pass through text from another vocabulary, where no law survives; never with `has_law`.
         learns: it drafts from what requests that have ended wrote.
+        from_text: its drafts follow from the tokens of prompts and outputs alone, without a model of its own and
+            without the target's scores, so that recorded answers are enough to know them.
 
-    By the four before the last, combinations that cannot work are refused before anything is loaded. The class says
+    By the four before the last two, combinations that cannot work are refused before anything is loaded. The class says
     what the kind may do; an instance may say less once it knows.
     """
 
@@ -65,6 +67,7 @@ class Drafter(ABC):
     always_branches: bool = False
     reencodes: bool = False
     learns: bool = False
+    from_text: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
@@ -96,6 +99,9 @@ class Drafter(ABC):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0).
+
+        A tree's nodes stand in the order of what they are worth, where the drafter can tell: the first n of them that
+        lie no deeper than d are then what a budget of n nodes and depth d would have brought, which `tune` reads off.
 
         It may be called again before `commit`, for another draft in the place of the first.
         """
@@ -136,6 +142,11 @@ class Drafter(ABC):
 
     def forget(self) -> None:  # noqa: B027 - most drafters learn nothing
         """Drop what it learned of requests that have ended; what it was made with stays. No request is under way."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values that a request's state holds per token of its text; 0 without a model."""
+        return 0
 
     def room(self, state: Any) -> int:
         """How many tokens this drafter can still propose for a request before its own context is full."""

@@ -109,6 +109,11 @@ class Translated(Drafter):
         transcript = Transcript(self._pairing, prompt)
         return _State(len(prompt), prompt[-1], transcript, self._inner.begin(transcript.ids, {}))
 
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`."""
+        return self._inner.token_bytes
+
     def room(self, state: _State) -> int:
         """See `Drafter`: the draft model's context counts in its own tokens."""
         return self._inner.room(state.inner)

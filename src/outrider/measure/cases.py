@@ -19,7 +19,7 @@ from ..policy import POLICIES
 from ..verify import DEFAULT as VERIFIER
 from ..verify import VERIFIERS
 from .costs import parse_numbers
-from .results import PLAIN, Case
+from .results import ENDPOINT, OWN, PLAIN, SERVED, Case
 
 
 def expand(
@@ -70,8 +70,25 @@ def expand(
     return tuple(found)
 
 
+def of_endpoint(batch: str, temperature: str) -> tuple[Case, ...]:
+    """What a server can be asked for: so many requests at once, at a temperature.
+
+    Raises:
+        BadOption: a list that is none.
+    """
+    pairs = product(_temperatures(temperature), parse_numbers(batch, "batch"))
+    return tuple(Case(drafter=SERVED, system=ENDPOINT, batch=size, temperature=heat) for heat, size in pairs)
+
+
+def learns(case: Case) -> bool:
+    """Whether its drafter may draft from answers to the prompts before."""
+    return drafter_class(case.drafter).learns
+
+
 def promised(case: Case) -> bool:
     """Whether its answers have to be plain decoding's, token for token: a lossless rule that is greedy or coupled."""
+    if case.system != OWN:
+        return False
     rule = verify.make_verifier(case.verifier)
     return rule.lossless and (rule.coupled or case.temperature == 0)
 

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -73,7 +74,7 @@ def fit(counts: Counter[Text], law: Mapping[Text, float], alpha: float = ALPHA) 
     if rest[1] >= _LEAST:
         cells.append((rest[0], rest[1]))
     statistic = sum((count - expected) ** 2 / expected for count, expected in cells)
-    degrees = len(cells) - 1
+    degrees = max(0, len(cells) - 1)
     away = sum(abs(counts[text] / total - law.get(text, 0.0)) for text in {*counts, *law}) / 2
     chance = tail(statistic, degrees) if degrees else 1.0
     found = smallest_tv(total, degrees, alpha) if degrees else None
@@ -85,6 +86,7 @@ def tail(statistic: float, degrees: int) -> float:
     return float(_upper([degrees / 2], statistic / 2)[0])
 
 
+@cache
 def critical(alpha: float, degrees: int) -> float:
     """The statistic that is exceeded with probability alpha."""
     high = float(degrees)
@@ -107,6 +109,7 @@ def found_with(noncentrality: float, degrees: int, alpha: float) -> float:
     return float((weights * tails).sum())
 
 
+@cache
 def smallest_tv(samples: int, degrees: int, alpha: float = ALPHA, power: float = POWER) -> float:
     """The smallest total variation that so many samples find with that power, whatever its shape; at most 1."""
     low, high = 0.0, 4.0 * samples

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..api import Outrider
 from ..errors import BadOption
-from ..kv import KVCache, Seat
+from ..kv import KVCache, Seat, gather
 from ..noise import SeededNoise
 from ..sampling import Sampling
 from ..target import prefill
@@ -164,23 +164,47 @@ def _cache(llm: Outrider, batch: int, context: int, width: int) -> KVCache:
 
 
 def _draft(llm: Outrider, plan: Plan) -> tuple[float | None, int]:
-    """Seconds per drafted token on a text that repeats itself, and how many were drafted at a time."""
-    length = min(max(plan.contexts), llm.target.context - DRAFT - 1)
-    prompt = [_TEXT[place % len(_TEXT)] for place in range(length)]
-    seat = Seat(llm.target.new_cache(1, length))
-    hidden = prefill(llm.target, prompt[:-1], seat.cache, taps=llm.drafter.taps)
+    """Seconds per drafted token, and how many were drafted at a time."""
+    context = min(max(plan.contexts), llm.target.context - DRAFT - 1)
+    samples, drafted = time_drafts(llm, Budget(DRAFT), 1, context, plan.repeats)
+    return (statistics.median(samples) / drafted if drafted else None), drafted
+
+
+def time_drafts(
+    llm: Outrider, budget: Budget, batch: int, context: int, repeats: int, sampling: Sampling | None = None
+) -> tuple[list[float], int]:
+    """Seconds that the drafter takes to draft for a whole batch, time and again, on a text that repeats itself.
+
+    Args:
+        llm: its drafter is timed.
+        budget: of every row.
+        batch: rows.
+        context: tokens of each, the pending one included.
+        repeats: drafts that count; one more warms up.
+        sampling: greedy if not given.
+
+    Returns:
+        The seconds of every draft, and the tokens of one.
+    """
+    prompt = [_TEXT[place % len(_TEXT)] for place in range(context)]
+    seats = [Seat(llm.target.new_cache(1, context)) for _ in range(batch)]
+    states = []
+    for seat in seats:
+        hidden = prefill(llm.target, prompt[:-1], seat.cache, taps=llm.drafter.taps)
+        states.append(llm.drafter.begin(prompt, hidden))
+        llm.drafter.seated(states[-1], seat)
+    gather(seats)
     samples, drafted = [], 0
-    for turn in range(plan.repeats + 1):
-        state = llm.drafter.begin(prompt, hidden)
-        llm.drafter.seated(state, seat)
-        noise = SeededNoise.for_draft(0, 0, llm.verifier.coupled)
+    for _ in range(repeats + 1):
+        noises = [SeededNoise.for_draft(row, 0, llm.verifier.coupled) for row in range(batch)]
         started = perf_counter()
-        (draft,) = llm.drafter.propose([state], [Budget(DRAFT)], [Sampling()], [noise])
+        drafts = llm.drafter.propose(states, [budget] * batch, [sampling or Sampling()] * batch, noises)
         machine.wait(llm.target.device)
-        seconds, drafted = perf_counter() - started, len(draft.tree) - 1
-        if drafted and turn:
-            samples.append(seconds / drafted)
-    return (statistics.median(samples) if samples else None), drafted
+        samples.append(perf_counter() - started)
+        drafted = len(drafts[0].tree) - 1
+    for state in states:
+        llm.drafter.end(state)
+    return samples[1:], drafted
 
 
 def parse_numbers(text: str, name: str) -> tuple[int, ...]:

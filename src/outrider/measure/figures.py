@@ -19,6 +19,7 @@ from ..stats import Stats, Tally
 from . import bootstrap
 from .cases import promised
 from .results import (
+    OWN,
     PLAIN,
     Case,
     CategoryFigures,
@@ -31,7 +32,6 @@ from .results import (
 )
 
 WINDOW = 16  # tokens over which the time per token is taken
-OWN = "outrider"
 
 
 def compared(cases: Sequence[Case], samples: Sequence[Sample]) -> list[Sample]:
@@ -41,7 +41,7 @@ def compared(cases: Sequence[Case], samples: Sequence[Sample]) -> list[Sample]:
     found = []
     for sample in samples:
         case, same = cases[sample.case], None
-        if case.system == OWN and case.drafter != PLAIN and promised(case):
+        if case.drafter != PLAIN and promised(case):
             other = plain.get((where.get(case.plain, -1), sample.prompt, sample.repeat, sample.seed))
             same = None if other is None else other == sample.ids
         found.append(sample.model_copy(update={"identical": same}))
@@ -314,11 +314,8 @@ def _speedup(samples: Sequence[Sample], plain: Sequence[Sample]) -> tuple[float 
     if not ratios:
         return None, None
     per_prompt = {prompt: statistics.median(of_prompt) for prompt, of_prompt in ratios.items()}
-    drawn: dict[tuple[object, ...], list[float]] = {}
-    for prompt, ratio in per_prompt.items():
-        drawn.setdefault(together[prompt], []).append(ratio)
-    interval = bootstrap.interval([bootstrap.average(values) for values in drawn.values()])
-    return bootstrap.average(list(per_prompt.values())), interval
+    values = list(per_prompt.values())
+    return bootstrap.average(values), bootstrap.interval(values, groups=[together[prompt] for prompt in per_prompt])
 
 
 def _perplexity(samples: Sequence[Sample]) -> float | None:

@@ -7,9 +7,9 @@ be had there is no figure: the mark of the whole run would be blamed on whatever
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,30 @@ def peak(device: torch.device) -> int | None:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
     return None
+
+
+class Share(NamedTuple):
+    """Of all weights that drafters add to a target's.
+
+    Attributes:
+        own: bytes that one of them adds.
+        others: bytes that the others add and it does not use.
+    """
+
+    own: int
+    others: int
+
+
+def shares(drafters: Mapping[int, object], target: object) -> dict[int, Share]:
+    """What each drafter adds; weights that several of them use count for each."""
+    known = weights(target)
+    added = {
+        index: {place: size for place, size in weights(drafter).items() if place not in known}
+        for index, drafter in drafters.items()
+    }
+    every = {place: size for found in added.values() for place, size in found.items()}
+    whole = sum(every.values())
+    return {index: Share(sum(found.values()), whole - sum(found.values())) for index, found in added.items()}
 
 
 def weights(holder: object) -> dict[int, int]:

@@ -33,14 +33,14 @@ class Prediction:
     speedup: float
 
 
-def pass_seconds(costs: Sequence[PassCost], width: int, batch: int, context: float | None = None) -> float | None:
+def pass_seconds(costs: Sequence[PassCost], width: int, batch: int, context: int = 0) -> float | None:
     """Seconds of a pass over so many tokens per row: measured, or on the line between two that were.
 
     Args:
         costs: what was measured.
         width: tokens per row.
         batch: rows; only passes of just so many count.
-        context: tokens before; of the contexts that were measured the nearest counts, the shortest if None.
+        context: tokens before; the passes with the nearest context count.
 
     Returns:
         None where nothing was measured on both sides.
@@ -48,8 +48,7 @@ def pass_seconds(costs: Sequence[PassCost], width: int, batch: int, context: flo
     alike = [cost for cost in costs if cost.batch == batch]
     if not alike:
         return None
-    wanted = context if context is not None else 0
-    nearest = min({cost.context for cost in alike}, key=lambda measured: abs(measured - wanted))
+    nearest = min((cost.context for cost in alike), key=lambda measured: abs(measured - context))
     line = sorted((cost.width, cost.seconds) for cost in alike if cost.context == nearest)
     widths = [measured for measured, _ in line]
     place = bisect_left(widths, width)
@@ -75,13 +74,12 @@ def round_seconds(summary: Summary) -> float | None:
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def predictions(results: Results, case: int, context: float | None = None) -> tuple[Prediction, ...]:
+def predictions(results: Results, case: int) -> tuple[Prediction, ...]:
     """What a case should reach with drafts of 1, 2, ... tokens, up to the longest of its own in which one was kept.
 
     Args:
         results: with costs, and plain decoding of the same setting; without them there is nothing to predict from.
         case: index of a case with chains as drafts.
-        context: tokens before, for the cost of passes.
     """
     summary = next((found for found in results.summaries if found.case == case), None)
     plain = plain_of(results, case)
@@ -89,7 +87,7 @@ def predictions(results: Results, case: int, context: float | None = None) -> tu
         return ()
     whole, bare = round_seconds(summary), round_seconds(plain)
     batch = results.cases[case].batch
-    narrow = pass_seconds(results.costs, 1, batch, context)
+    narrow = pass_seconds(results.costs, 1, batch)
     if whole is None or bare is None or narrow is None or plain.verify_seconds is None:
         return ()
     assert summary.draft_seconds is not None and summary.verify_seconds is not None
@@ -98,7 +96,7 @@ def predictions(results: Results, case: int, context: float | None = None) -> tu
     beside, beside_plain = whole - summary.draft_seconds - summary.verify_seconds, bare - plain.verify_seconds
     found = []
     for k in range(1, len(summary.survival) + 1):
-        wide = pass_seconds(results.costs, k + 1, batch, context)
+        wide = pass_seconds(results.costs, k + 1, batch)
         if wide is None:
             break
         length = speed.acceptance_length(summary.survival[:k])

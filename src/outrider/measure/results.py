@@ -11,7 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 SCHEMA = 1
-PLAIN = "none"
+PLAIN = "none"  # the drafter of plain decoding
+OWN, ENDPOINT = "outrider", "endpoint"  # systems
+SERVED = "as served"  # in the place of a drafter: what a server does is its own affair
 
 
 class Record(BaseModel):
@@ -39,7 +41,7 @@ class Case(Record):
     batch: int = 1
     temperature: float = 0.0
     quantize: str | None = None
-    system: str = "outrider"
+    system: str = OWN
 
     @property
     def plain(self) -> Case:
@@ -49,7 +51,7 @@ class Case(Record):
     @property
     def name(self) -> str:
         """For tables and plots; parts that are the usual ones are left out."""
-        parts = [self.drafter if self.system == "outrider" else f"{self.drafter} ({self.system})"]
+        parts = [self.drafter if self.system == OWN else f"{self.drafter} ({self.system})"]
         parts += [self.verifier] * (self.verifier != "match")
         parts += [f"k={self.k}"] * (self.k is not None)
         parts += [self.policy] * (self.k is None and self.policy != "goodput" and self.drafter != PLAIN)
@@ -126,7 +128,8 @@ class Sample(Record):
             where not asked for.
         group: prompts that were served together have the same one, within a case and a repeat; None for one alone.
         started: seconds since the epoch.
-        peak_memory: bytes that the process held at most while this was answered; None where it cannot be measured.
+        peak_memory: bytes that the process (or the GPU) held at most while this was answered, less the weights of
+            drafters that only other cases use; None where it cannot be measured.
         counters: of an endpoint, for the whole group and on the first sample of it; None where it has none.
     """
 
@@ -206,8 +209,7 @@ class Summary(Record):
         verdict: "faster", "slower", or "indistinguishable" where the interval holds 1 or there is none.
         draft_seconds, verify_seconds, verdict_seconds, other_seconds: per pass, the mean; other is the rest of the
             time between prefill and the last token.
-        peak_memory: bytes that the process held at most while the case ran, less the weights of drafters that only
-            other cases use; None where it cannot be measured.
+        peak_memory: the most of any sample.
         drafter_memory: bytes of weights that the drafter adds.
         compared, identical: samples whose ids were compared with plain decoding's, and those that were the same.
         perplexity: of all answers together under the target.

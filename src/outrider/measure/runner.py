@@ -57,6 +57,7 @@ def run(
     plan: Plan,
     *,
     told: Told | None = None,
+    unused: Mapping[int, int] | None = None,
 ) -> Iterator[Sample]:
     """Take these turns, in their order.
 
@@ -66,6 +67,7 @@ def run(
         turns: see `turns`.
         plan: how.
         told: is shown every sample with the output itself, which holds the rounds.
+        unused: case -> bytes that the process holds for other cases only, which do not count as its memory.
 
     Raises:
         BadPrompt: one that does not fit.
@@ -77,7 +79,7 @@ def run(
             llm.drafter.forget()
         repeats[turn.case] = turn.repeat
         sampling = Sampling(temperature=cases[turn.case].temperature, seed=plan.seed + turn.repeat)
-        for sample, output in _served(llm, turn, plan.max_new_tokens, sampling):
+        for sample, output in _served(llm, turn, plan.max_new_tokens, sampling, (unused or {}).get(turn.case, 0)):
             if told is not None:
                 told(sample, output)
             yield sample
@@ -179,7 +181,9 @@ def run_case(
     return samples
 
 
-def _served(llm: Outrider, turn: Turn, max_new_tokens: int, sampling: Sampling) -> list[tuple[Sample, Output]]:
+def _served(
+    llm: Outrider, turn: Turn, max_new_tokens: int, sampling: Sampling, unused: int = 0
+) -> list[tuple[Sample, Output]]:
     """Serve a batch under the clock; the samples are made when it has stopped."""
     prompts = [prompt.fitted(llm.tokenizer) for prompt in turn.prompts]
     batch = llm.batch(prompts, sampling=sampling, max_new_tokens=max_new_tokens)
@@ -209,7 +213,7 @@ def _served(llm: Outrider, turn: Turn, max_new_tokens: int, sampling: Sampling) 
             seed=output.seed,
             group=turn.group if len(turn.prompts) > 1 else None,
             started=began,
-            peak_memory=peak,
+            peak_memory=None if peak is None else peak - unused,
         )
         found.append((sample, output))
     return found

@@ -20,13 +20,13 @@ from ..target import Target
 from ..types import Round, Tree
 from .chi_square import Text
 from .divergence import LogitsOf, plain_logits
-from .trials import Parts, wants_prediction
+from .trials import OnePrompt, Parts, wants_prediction
 
 TOP_K, LENGTH = 3, 3
 _TEMPERATURES = (0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 _CERTAIN = 0.6  # a likeliest first token above that leaves too little to the others
 _TRIED = 8  # texts that show whether anything is drafted after a prompt
-_ROWS, _BYTES = 16, 512 << 20  # served together: at most so many, and no more than these bytes of keys and values
+_ROWS, _BYTES = 8, 512 << 20  # served together: at most so many, and no more than these bytes of keys and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,7 @@ def promising(parts: Parts, prompts: Sequence[Sequence[int]]) -> ShortTexts | No
     """The short texts after the first prompt behind which this drafter drafts anything; None where it never does."""
     for prompt in prompts:
         texts = short_texts(parts.target, prompt)
-        requests = [texts.request(seed, prediction_for(parts, texts)) for seed in range(_TRIED)]
-        rounds = [round_ for written in parts.serve(requests, _TRIED) for round_ in written.rounds]
+        _, rounds = count(parts, texts, _TRIED)
         if any(round_.drafted for round_ in rounds):
             return texts
     return None
@@ -128,6 +127,7 @@ def count(
     """How often each text is written with the seeds 0, 1, 2, ..., and in which rounds."""
     expected = prediction_for(parts, texts)
     requests = [texts.request(seed, expected) for seed in range(samples)]
-    served = parts.serve(requests, rows_together(parts.target), advance)
+    known = OnePrompt(parts.target, texts.prompt)
+    served = parts.serve(requests, rows_together(parts.target), advance, known)
     rounds = [round_ for written in served for round_ in written.rounds]
     return Counter(tuple(written.ids) for written in served), rounds

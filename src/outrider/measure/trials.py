@@ -14,9 +14,11 @@ from ..drafters import Drafter
 from ..drafters.none import NoDrafter
 from ..engine import Engine
 from ..errors import BadOption
+from ..kv import KVCache
 from ..policy import Fixed, Maker, Setting, make_policy
+from ..prefix import Prefixes
 from ..row import Request
-from ..target import Target
+from ..target import Target, prefill
 from ..types import Round
 from ..verify import Verifier
 from ..verify.match import Match
@@ -62,7 +64,11 @@ class Parts:
         return replace(self, verifier=verifier)
 
     def serve(
-        self, requests: Sequence[Request], together: int, advance: Callable[[], None] = lambda: None
+        self,
+        requests: Sequence[Request],
+        together: int,
+        advance: Callable[[], None] = lambda: None,
+        prefixes: Prefixes | None = None,
     ) -> list[Written]:
         """Serve requests, so many together, each to its end.
 
@@ -72,10 +78,11 @@ class Parts:
             requests: in the order in which they are served.
             together: rows of a batch.
             advance: called once for each.
+            prefixes: prompts that are known already.
         """
         found = [Written() for _ in requests]
         for first in range(0, len(requests), together):
-            engine = Engine(self.target, self.drafter, self.verifier, self.make_policy)
+            engine = Engine(self.target, self.drafter, self.verifier, self.make_policy, prefixes=prefixes)
             for row, round_ in engine.run(requests[first : first + together]):
                 written = found[first + row.index]
                 written.rounds.append(round_)
@@ -83,6 +90,25 @@ class Parts:
                     written.ids = row.output
                     advance()
         return found
+
+
+class OnePrompt(Prefixes):
+    """One prompt, computed once for all requests that begin with it; what they write is not kept.
+
+    Args:
+        target: whose keys they are.
+        prompt: the prompt of every request.
+    """
+
+    def __init__(self, target: Target, prompt: Sequence[int]) -> None:
+        super().__init__(0)
+        self._prompt, self._cache = tuple(prompt), target.new_cache(1, len(prompt))
+        prefill(target, self._prompt[:-1], self._cache)
+
+    def longest(self, prompt: Sequence[int], capacity: int) -> KVCache | None:
+        """See `Prefixes`."""
+        assert tuple(prompt) == self._prompt
+        return KVCache.stack([(self._cache, 0)], capacity=capacity)
 
 
 def wants_prediction(drafter: Drafter) -> bool:

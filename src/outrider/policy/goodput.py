@@ -5,8 +5,8 @@ Acceptance says little by itself: it can stay at 0.9 while speculation turns fro
 cost is learned by all requests of one maker together, both from rounds alone. Where drafting does not pay, nothing is
 asked of the drafter but a token now and then, more and more rarely, so that the rule notices when that changes.
 
-A pass is shared by the rows of a batch, and so is the decision: `Company` makes it for all of them at once. The choice
-is a function of the rounds alone.
+A pass is shared by the rows of a batch, and so is the decision: `Company` makes it for all of them at once. Rows with
+another policy or another drafter ride along, and count as one node each. The choice is a function of the rounds alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum, auto
 from .. import tree as trees
 from ..types import Budget, Round
 from .acceptance import DEEPEST, Acceptance, Branches, Chain, Slot
-from .allocation import START, allocate
+from .allocation import START, allocate, reach
 from .base import Maker, Setting, no_argument
 from .costs import Costs
 
@@ -58,19 +58,36 @@ class Shared:
         self.newcomers.join(member)
         return self.newcomers
 
+    def of(self, round_: Round) -> Company:
+        """The company of this round's pass; the first of its rows opens it. Its place tells that where nothing else
+        does, but the first row of a pass may be none of ours."""
+        if self.company is None or round_.place == 0 or round_.began != self.company.began:
+            if self.company is not None:
+                self.company.settle()
+            self.company = Company(self.costs, round_.began)
+        return self.company
+
 
 class Company:
     """The rows of one pass: what it cost, and what they will ask for in the next.
+
+    Args:
+        costs: where that is written down.
+        began: when the pass began, by which its rounds are known.
 
     Attributes:
         decided: whether they know by now.
     """
 
-    def __init__(self, costs: Costs) -> None:
-        self.decided = False
+    def __init__(self, costs: Costs, began: float = 0.0) -> None:
+        self.decided, self.began = False, began
         self._costs = costs
         self._members: list[Goodput] = []
-        self._seconds, self._deepest = 0.0, 0
+        self._pass: tuple[int, int, float, float] | None = (
+            None  # rows, nodes, seconds, seconds of drafting; until noted
+        )
+        self._others = 0  # rows of the pass that are none of ours
+        self._seconds, self._deepest, self._seen = 0.0, 0, 0
         self._asked, self._catching_up = False, False
 
     def join(self, member: Goodput) -> None:
@@ -82,15 +99,26 @@ class Company:
         self._seconds += round_.verdict_seconds
         self._deepest = max(self._deepest, depth)
         self._asked, self._catching_up = self._asked or asked, self._catching_up or catching_up
-        if round_.place == round_.rows - 1:
-            self._costs.add(round_.rows, round_.nodes, round_.verify_seconds + self._seconds)
+        self._seen += 1
+        self._others = round_.rows - self._seen
+        self._pass = (round_.rows, round_.nodes, round_.verify_seconds, round_.draft_seconds)
+        if not self._others:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write down what the pass cost, once no more of its rounds are to come."""
+        if self._pass is not None:
+            rows, nodes, seconds, drafting = self._pass
+            self._costs.add(rows, nodes, seconds + self._seconds)
             if self._asked:
-                self._costs.add_draft(round_.rows, self._deepest, round_.draft_seconds, at_most=self._catching_up)
+                self._costs.add_draft(rows, self._deepest, drafting, at_most=self._catching_up)
+        self._pass = None
 
     def decide(self) -> None:
         """Tell every member what to ask for next."""
         self.decided = True
-        rows = len(self._members)
+        self.settle()
+        rows = self._rows
         verify, draft = self._costs.verify(rows), self._costs.draft(rows)
         if verify is None:
             for member in self._members:
@@ -100,19 +128,25 @@ class Company:
         if any(member.probe_is_due(longest) for member in self._members):  # together: they share the drafter's time
             for member in self._members:
                 member.probe()
-        slots = [member.slots() for member in self._members]
+        most = reach(verify, rows)
+        slots = [*(member.slots(most) for member in self._members), *[[]] * self._others]
         counts, gain = allocate(slots, verify, draft)
         if self._costs.plain_is_due(rows, gain):
             for member in self._members:
                 member.ask(Budget(0))
             return
         hopeful = any(counts) or any(allocate([_SURE] * rows, verify, draft)[0])
-        for member, own, count in zip(self._members, slots, counts, strict=True):
+        for member, own, count in zip(self._members, slots, counts, strict=False):  # those of the others are empty
             if count:
                 member.draft(Budget(own[count - 1].depth, count))
             else:
                 alone, _ = allocate([own, *[()] * (rows - 1)], verify, draft)
                 member.rest(crowded_out=alone[0] > 0, hopeful=hopeful)
+
+    @property
+    def _rows(self) -> int:
+        """How many rows the next pass will have, as far as is known."""
+        return len(self._members) + self._others
 
     @property
     def _busy(self) -> bool:
@@ -122,7 +156,7 @@ class Company:
     @property
     def fair_pause(self) -> int:
         """Rounds between probes after which they take no more than `_OVERHEAD` of the time."""
-        rows = len(self._members)
+        rows = self._rows
         verify, draft = self._costs.verify(rows), self._costs.draft(rows)
         if verify is None:
             return _LONGEST
@@ -149,7 +183,8 @@ class Goodput:
         self._next: Budget | None = None
         self._phase, self._confirmed = _Phase.DRAFTING, 0
         self._pause, self._paused = 0, 0  # rounds that the latest pause was meant to have, and has had
-        self._rounds, self._idle = 0, 0  # rounds that asked for drafts since it began, rounds since the last of them
+        self._rounds = 0  # that asked for drafts since it began
+        self._idle = _RECENT  # rounds since the last of them; to begin with, a draft model has the prompt to read
 
     def budget(self) -> Budget:
         """See `Policy`."""
@@ -162,10 +197,7 @@ class Goodput:
         """See `Policy`. The rounds of a pass come one after another, in the order of their places."""
         asked = self.budget().depth
         depth = int(trees.depths(round_.tree.parents).max())
-        if round_.place == 0:
-            self._shared.company = Company(self._shared.costs)
-        company = self._shared.company
-        assert company is not None, "the first row of a pass opens its company"
+        company = self._shared.of(round_)
         company.observe(round_, depth, asked=asked > 0, catching_up=asked > 0 and self._idle >= _RECENT)
         if round_.finish is not None:
             self._next = Budget(0)
@@ -193,10 +225,10 @@ class Goodput:
             self._phase, self._confirmed = _Phase.PROBING, 0
             self._acceptance.fade(_FADED)
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int) -> list[Slot]:
         """What its draft could be; nothing while it pauses, or probes without success so far."""
         trying = self.drafting or (self._phase is _Phase.PROBING and self._confirmed > 0)
-        return self._acceptance.slots() if trying else []
+        return self._acceptance.slots(most) if trying else []
 
     def draft(self, budget: Budget) -> None:
         """Its draft pays."""

@@ -119,12 +119,8 @@ def quality(results: Results) -> Table:
                 size(found.drafter_memory),
             )
         )
-    named = terms("identical", "perplexity", "TV, KL", "peak memory", "drafter's weights")
-    table = _table("quality", "Output and memory", columns, rows, named, words=("case", "lossless"))
-    if all(row[4] == row[5] == NOTHING for row in table.rows):
-        named = tuple(term for term in named if term[0] != "TV, KL")
-        table = _table("quality", "Output and memory", columns, rows, named, words=("case", "lossless"))
-    return table
+    named = terms("identical", "perplexity", "mean TV", "mean KL", "peak memory", "drafter's weights")
+    return _table("quality", "Output and memory", columns, rows, named, words=("case", "lossless"))
 
 
 def categories(results: Results) -> Table | None:

@@ -36,8 +36,9 @@ TERMS: dict[str, str] = {
     "other": "the rest of the time between reading the prompt and the last token",
     "identical": "answers whose token ids equal plain decoding's, of those that were compared",
     "perplexity": "of all answers together, under the target",
-    "TV, KL": "how far the laws that a relaxed rule drew from lie from the target's: total variation (0 to 1) and "
-    "Kullback-Leibler divergence (nats), means over tokens",
+    "mean TV": "how far the laws that a relaxed rule drew from lie from the target's, mean over tokens: total "
+    "variation, 0 to 1",
+    "mean KL": "the same as Kullback-Leibler divergence, in nats",
     "peak memory": "of the process at most while the case ran, less the weights of other cases' drafters",
     "drafter's weights": "memory that the drafter's weights add",
     "logit": "the target's own score of that token there, in plain decoding",

@@ -1,0 +1,147 @@
+"""From a request's body to rows of the loop; whatever cannot work is refused here, before any work. Knows no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..noise import fresh_seed
+from ..row import Request
+from ..sampling import Sampling
+from ..text import Prompt, encode, encode_prediction
+from .choices import Choice
+from .faults import Fault, refused
+from .schema import ChatRequest, CompletionRequest, Generation, plain
+from .service import Model, Service
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The rows that a request asks for.
+
+    Attributes:
+        choice: how to draft for them.
+        requests: one per answer: those of the first prompt, then those of the next.
+        slots: of the cache, for each of them.
+        per_slot: bytes of one.
+        prompt_tokens: of all prompts together, each counted once.
+    """
+
+    choice: Choice
+    requests: tuple[Request, ...]
+    slots: tuple[int, ...]
+    per_slot: int
+    prompt_tokens: int
+
+
+def plan(service: Service, model: Model, body: ChatRequest | CompletionRequest) -> Plan:
+    """What a request asks for.
+
+    Raises:
+        Fault: it cannot be served; the message says why, and names the field.
+    """
+    if body.model != service.name:
+        raise Fault(
+            404, f"There is no model of that name here: it is {service.name!r}.", param="model", code="model_not_found"
+        )
+    if body.response_format.type != "text":
+        raise Fault(400, "This server writes text only.", param="response_format", code="unsupported")
+    extras, predicted = body.outrider, body.prediction is not None
+    with _about("outrider.policy" if extras.drafter is None else "outrider.drafter"):
+        choice = model.choices.pick(extras.drafter, extras.policy, predicted=predicted)
+    expected: tuple[int, ...] = ()
+    if body.prediction is not None:
+        with _about("prediction"):
+            expected = encode_prediction(model.tokenizer, plain(body.prediction.content))
+    with _about("prediction"):
+        choice.drafter.check_prediction(expected)
+    prompts = list(_prompts(model, body))
+    rows = len(prompts) * body.n
+    if rows > service.limits.max_batch + service.limits.max_queue:
+        raise Fault(400, f"This asks for {rows} answers, more than the queue can ever hold.", param="n")
+    requests = [request for ids in prompts for request in _requests(service, model, body, ids, expected)]
+    room = model.worker.room
+    slots = tuple(room.slots(len(request.prompt) + request.max_new_tokens) for request in requests)
+    per_slot = room.per_slot(choice.token_bytes)
+    if not room.fits([(max(slots), per_slot)]):
+        raise Fault(
+            400,
+            f"A request of this length needs {room.needed([(max(slots), per_slot)]) >> 20} MiB for its keys and values "
+            f"and this server has {room.budget >> 20}: ask for fewer tokens.",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    return Plan(choice, tuple(requests), slots, per_slot, sum(map(len, prompts)))
+
+
+@contextmanager
+def _about(param: str) -> Iterator[None]:
+    """What the caller can put right is about this field."""
+    try:
+        yield
+    except UsageError as error:
+        raise refused(error, param) from None
+
+
+def _prompts(model: Model, body: ChatRequest | CompletionRequest) -> Iterator[list[int]]:
+    """Ids of each prompt."""
+    if isinstance(body, ChatRequest):
+        messages: Prompt = [{"role": turn.role, "content": plain(turn.content)} for turn in body.messages]
+        with _about("messages"):
+            yield encode(model.tokenizer, messages)
+        return
+    for prompt in body.prompts:
+        with _about("prompt"):
+            yield encode(model.tokenizer, prompt)
+
+
+def _requests(
+    service: Service, model: Model, body: Generation, ids: list[int], expected: tuple[int, ...]
+) -> Iterator[Request]:
+    """The answers to one prompt. Answer i of n has the seed `seed + i`, so that each can be had again alone."""
+    length = _length(service, model, body, len(ids))
+    seed = fresh_seed() if body.seed is None else body.seed
+    sampling = Sampling(
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=body.logit_bias,
+        min_new_tokens=body.min_tokens,
+    )
+    with _about("logit_bias"):
+        sampling.check(model.llm.target.vocabulary)
+    for index in range(body.n):
+        request = Request(
+            tuple(ids), sampling, seed + index, length, body.stops, expected, body.thoughts, body.ignore_eos
+        )
+        with _about("messages" if isinstance(body, ChatRequest) else "prompt"):
+            request.check(model.llm.target.context, model.llm.target.vocabulary)
+        yield request
+
+
+def _length(service: Service, model: Model, body: Generation, prompt: int) -> int:
+    """How many tokens the answer may have: as many as asked for; if nothing is said, as many as the server allows."""
+    most, room = service.limits.max_tokens, model.llm.target.context - prompt
+    if room < 1:
+        return 1  # the prompt alone is too long, which is said elsewhere
+    asked = body.limit
+    if asked is not None and asked > most:
+        raise Fault(400, f"This server writes at most {most} tokens and {asked} are asked for.", param="max_tokens")
+    if asked is not None and asked > room:
+        raise Fault(
+            400,
+            f"The context holds {model.llm.target.context} tokens, the prompt has {prompt} and the answer may have "
+            f"{asked}: shorten one of them.",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    length = min(most, room) if asked is None else asked
+    if body.min_tokens > length:
+        raise Fault(400, f"min_tokens is {body.min_tokens} and the answer has {length} at most.", param="min_tokens")
+    return length
