@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Compile, Device, DeviceMap, Dtype, Fast, Json, Offline, TrustRemoteCode, print_json
+from .options import Compile, Config, Device, DeviceMap, Dtype, Fast, Json, Offline, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -94,6 +94,7 @@ def bench(
     fast: Fast = None,
     device_map: DeviceMap = None,
     compile_: Compile = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Drafters, draft lengths, rules, batches and temperatures against plain decoding, on the same prompts."""
