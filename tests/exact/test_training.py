@@ -352,6 +352,17 @@ def test_a_dry_run_trains_nothing(tiny: tuple[Path, Path], tmp_path: Path) -> No
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.training").exists()
 
 
+def test_eagle3_starts_near_a_uniform_guess() -> None:
+    """Whatever the scale of the target's output layer."""
+    llm = target()
+    with torch.no_grad():
+        llm.target.model.get_output_embeddings().weight.mul_(10)
+    torch.manual_seed(4)
+    recipe = make_recipe("eagle3", Material(llm.target, torch.arange(100), 3, {}))
+    loss = float(recipe.losses(batch_of(llm, recipe, 30, 30)).mean.detach())
+    assert loss < torch.tensor(100.0).log() + 1
+
+
 def test_batches() -> None:
     """Every answer once an epoch, no batch larger than asked, another order in each epoch and the same one again."""
     lengths = [5 + 7 * n % 50 for n in range(150)]

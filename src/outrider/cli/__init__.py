@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train
+from . import bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
 
 app = typer.Typer(
     name="outrider",
@@ -28,6 +28,7 @@ for command in (
     demo.demo,
     costs.costs,
     bench.bench,
+    tune.tune,
     prove.prove,
     simulate.simulate,
     compare.compare,
