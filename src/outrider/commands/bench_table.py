@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from rich.box import SIMPLE_HEAD
@@ -66,10 +67,9 @@ def _identical(case: Case, summary: Summary) -> str:
     return f"{summary.identical} of {summary.compared}" if summary.compared else wording.NOTHING
 
 
-def _away(case: Case, summary: Summary) -> str:
-    if summary.mean_tv is None:
-        return wording.NOTHING
-    return f"{summary.mean_tv:.3g}, {'∞' if summary.mean_kl is None else f'{summary.mean_kl:.3g}'}"
+def _kl(case: Case, summary: Summary) -> str:
+    infinite = summary.mean_tv is not None and summary.mean_kl is None
+    return wording.number(math.inf if infinite else summary.mean_kl, 4)
 
 
 def _percentiles(case: Case, summary: Summary) -> str:
@@ -85,7 +85,8 @@ _SPEED: dict[str, tuple[_Show, Callable[[Summary], object]]] = {
     "acceptance rate": (lambda c, s: wording.share(s.acceptance_rate), lambda s: s.acceptance_rate is not None),
     "identical": (_identical, lambda s: s.compared),
     "perplexity": (lambda c, s: wording.number(s.perplexity, 3), lambda s: s.perplexity),
-    "TV, KL": (_away, lambda s: s.mean_tv is not None),
+    "mean TV": (lambda c, s: wording.number(s.mean_tv, 4), lambda s: s.mean_tv is not None),
+    "mean KL": (_kl, lambda s: s.mean_tv is not None),
 }
 _TIME: dict[str, tuple[_Show, Callable[[Summary], object]]] = {
     "tokens/s": (lambda c, s: wording.number(s.tokens_per_second, 1), lambda s: True),
