@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+_LISTS = {"drafter": "drafters", "verifier": "verifiers", "policy": "policies"}  # where a command takes several
+
 
 def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:
     """Let a file's values be the defaults of the options of this command; what is given beside it wins."""
@@ -16,22 +18,25 @@ def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:
         from ..config import read
 
         found = read(path).given()
-        names = {"compile": ("compile_",), "drafter": ("drafter", "drafters")}
-        defaults = {name: value for key, value in found.items() for name in names.get(key, (key,))}
+        names = {key: (key, several) for key, several in _LISTS.items()} | {"compile": ("compile_",)}
+        lists = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
+        defaults = {
+            name: [value] if name in lists else value for key, value in found.items() for name in names.get(key, (key,))
+        }
         # These were chosen for the file's drafter: with another one they are left out.
-        for name in ("policy", "draft_device"):
+        for name in ("policy", "policies", "draft_device"):
             if name in defaults:
-                defaults[name] = _beside(context, "drafter", defaults[name])
+                defaults[name] = _beside(context, ("drafter", "drafters"), defaults[name])
         context.default_map = defaults
     return path
 
 
-def _beside(context: typer.Context, other: str, value: Any) -> Callable[[], Any]:
-    """A default that holds as long as another option is not given; asked for when all that is given is known."""
+def _beside(context: typer.Context, others: tuple[str, ...], value: Any) -> Callable[[], Any]:
+    """A default that holds as long as none of other options is given; asked for when all that is given is known."""
 
     def default() -> Any:
-        source = context.get_parameter_source(other)
-        return None if source is not None and source.name == "COMMANDLINE" else value
+        sources = (context.get_parameter_source(other) for other in others)
+        return None if any(source is not None and source.name == "COMMANDLINE" for source in sources) else value
 
     return default
 
