@@ -38,20 +38,19 @@ def _unless_given(context: typer.Context, value: Any) -> Callable[[], Any]:
 
     def default() -> Any:
         sources = [context.get_parameter_source(name) for name in ("drafter", "drafters", "k")]
-        given = any(source is not None and source.name == "COMMANDLINE" for source in sources)
+        given = any(source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT") for source in sources)
         return None if given else value
 
     return default
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file with defaults for these options, as `outrider tune` writes it; options given here win.",
-        is_eager=True,
-        callback=_take_defaults,
-    ),
-]
+def config_option(**more: Any) -> Any:
+    """`--config`; `more` goes to `typer.Option`."""
+    help_ = "A file with defaults for these options, as `outrider tune` writes it; options given here win."
+    return typer.Option(help=help_, is_eager=True, callback=_take_defaults, **more)
+
+
+Config = Annotated[Path | None, config_option()]
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
 DrafterSpec = Annotated[
