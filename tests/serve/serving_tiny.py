@@ -80,23 +80,31 @@ def ask(server: Server) -> Iterator[Ask]:
 
 
 class Gate:
-    """Lets the target's passes through one by one, or all of them.
+    """Lets the target's passes through one by one, or all of them; open at first.
 
     Attributes:
         passes: how many have begun.
     """
 
     def __init__(self) -> None:
-        self._turns, self._open = threading.Semaphore(0), False
+        self._turns, self._open, self._broken = threading.Semaphore(0), True, False
         self.passes = 0
+
+    def close(self) -> None:
+        """Passes wait from now on, and are counted from 0."""
+        self._open, self.passes = False, 0
+
+    def open(self) -> None:
+        """All may pass from now on."""
+        self._open = True
 
     def let(self, passes: int) -> None:
         """So many more may pass."""
         self._turns.release(passes)
 
-    def open(self) -> None:
-        """All may pass from now on."""
-        self._open = True
+    def fail(self) -> None:
+        """The pass that waits breaks."""
+        self._broken = True
         self.let(1)
 
     def wait(self) -> None:
@@ -104,6 +112,9 @@ class Gate:
         self.passes += 1
         while not self._open and not self._turns.acquire(timeout=0.02):
             pass
+        if self._broken:
+            self._broken = False
+            raise RuntimeError("the pass broke")
 
 
 @contextmanager
