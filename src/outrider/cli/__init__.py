@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import compare, costs, data, demo, explain, generate, prove, serve, simulate, train
+from . import advise, compare, costs, data, demo, explain, generate, prove, serve, simulate, train
 
 app = typer.Typer(
     name="outrider",
@@ -29,6 +29,7 @@ for command in (
     costs.costs,
     prove.prove,
     simulate.simulate,
+    advise.advise,
     compare.compare,
     explain.explain,
     data.data,
