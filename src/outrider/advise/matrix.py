@@ -46,3 +46,16 @@ def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(headings)
     lines = [names, ["---"] * len(names), *map(list, rows)]
     return "\n".join(f"| {' | '.join(cell for cell in line)} |" for line in lines)
+
+
+def filled(page: str) -> str:
+    """A page with both tables made anew, between their marks.
+
+    Raises:
+        ValueError: it has no such marks.
+    """
+    for name, table in (("by method", by_method()), ("by situation", by_situation())):
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        first = page.index(begin) + len(begin)
+        page = f"{page[:first]}\n\n{table}\n\n{page[page.index(end, first) :]}"
+    return page

@@ -83,7 +83,8 @@ class Method:
         name: its own, in the rules.
         drafter: what it is called in specs; a method whose drafter does not exist is not recommended.
         title: for people.
-        spec: of the drafter, with SMALL and HEAD for what has to be filled in.
+        spec: of the drafter. SMALL and HEAD stand for what has to be filled in, SECOND for the drafter `model` or,
+            where the small model has another tokenizer, `translated`.
         worth: by itself, before anything is known of the situation.
         memory: bytes that it adds to the target's.
         adds: the same in words.
@@ -149,7 +150,7 @@ METHODS: tuple[Method, ...] = (
         "five layers; embedding and output are the target's", _ANEW, train="dflash",
     ),
     Method(
-        "cascade", "cascade", "copies where they promise more, else a draft model", "cascade:suffix,model:SMALL", 1,
+        "cascade", "cascade", "copies where they promise more, else a draft model", "cascade:suffix,SECOND:SMALL", 1,
         _small_model, _TWO_MODELS,
     ),
 )  # fmt: skip

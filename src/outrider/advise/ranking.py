@@ -120,8 +120,8 @@ def _weigh(method: Method, situation: Situation, scene: Scene | None, asked: Ask
     points = method.worth + sum(rule.points or 0 for rule in applying)
     pros = tuple(rule.why for rule in applying if (rule.points or 0) > 0)
     cons = tuple(rule.why for rule in applying if (rule.points or 0) < 0)
-    cons += (method.remark,) if method.remark else ()
-    spec = method.spec.replace("SMALL", asked.draft_model or "SMALL")
+    second = "translated" if situation.small_model is False else "model"
+    spec = method.spec.replace("SECOND", second).replace("SMALL", asked.draft_model or "SMALL")
     told = Recommendation(method, spec, points, pros, cons, ruled_out, None, None, _commands(method, spec, asked))
     return told if scene is None else _with_memory(told, situation, scene)
 

@@ -18,7 +18,8 @@ from ..advise.ranking import Asked, Measured, Recommendation, rank
 from ..advise.shape import Shape
 from ..advise.situation import Goal, Hardware, Situation, as_size, parse_memory
 from ..drafters import DRAFTERS
-from ..errors import BadOption
+from ..drafters.model import shared_ids
+from ..errors import BadOption, VocabularyMismatch
 from ..loading import Loader, as_dtype, native_dtype
 from ..measure.reading import read
 from ..measure.results import Results
@@ -78,8 +79,13 @@ class Wanted:
         if self.goal not in (None, "latency", "throughput"):
             raise BadOption(f"--goal is {self.goal!r}: choose latency or throughput.")
 
-    def situation(self, target: Shape | None) -> Situation:
-        """What the rules look at."""
+    def situation(self, target: Shape | None, same_tokens: bool | None) -> Situation:
+        """What the rules look at.
+
+        Args:
+            target: its sizes, if it was named.
+            same_tokens: whether the small model has the target's tokenizer; None where nobody looked.
+        """
         hardware: Hardware | None = "gpu" if self.hardware == "gpu" else "cpu" if self.hardware else None
         goal: Goal | None = "latency" if self.goal == "latency" else "throughput" if self.goal else None
         return Situation(
@@ -88,7 +94,7 @@ class Wanted:
             batch=self.batch or 1,
             goal=goal,
             can_train=self.can_train,
-            small_model=True if self.draft_model is not None else self.small_model,
+            small_model=self.small_model if same_tokens is None else same_tokens,
             text_in_prompt=self.text_in_prompt,
             must_be_exact=self.must_be_exact,
             temperature=self.temperature,
@@ -115,7 +121,7 @@ def run(wanted: Wanted, commands: Collection[str], *, show: bool, ask: Ask | Non
     wanted.check()
     results = None if wanted.results is None else _results(wanted.results, wanted.target)
     scene = _scene(wanted)
-    situation = wanted.situation(scene.target if scene else None)
+    situation = wanted.situation(scene.target if scene else None, _same_tokens(wanted, scene))
     asked = Asked(wanted.target, wanted.draft_model, situation.batch, commands)
     told = rank(situation, scene, asked)
     if results is not None:
@@ -180,6 +186,19 @@ def _results(folder: Path, target: str | None) -> Results:
     return results
 
 
+def _same_tokens(wanted: Wanted, scene: Scene | None) -> bool | None:
+    """Whether the small model means the same tokens by the same ids as the target; None if there are not both."""
+    if wanted.target is None or scene is None or scene.draft is None or wanted.draft_model is None:
+        return True if wanted.draft_model is not None else None
+    loader = Loader(offline=wanted.offline, trust_remote_code=wanted.trust_remote_code)
+    target, draft = (loader.tokenizer(name).get_vocab() for name in (wanted.target, wanted.draft_model))
+    try:
+        shared_ids(target, draft, scene.draft.vocabulary)
+    except VocabularyMismatch:
+        return False
+    return True
+
+
 def _scene(wanted: Wanted) -> Scene | None:
     """The sizes, from configurations alone."""
     if wanted.target is None:
@@ -198,6 +217,8 @@ def _scene(wanted: Wanted) -> Scene | None:
 
 def _notes(wanted: Wanted, situation: Situation, scene: Scene | None, told: list[Recommendation]) -> Iterator[str]:
     """What holds besides the order."""
+    if wanted.draft_model is not None and situation.small_model is False:
+        yield f"{wanted.draft_model} has another tokenizer than {wanted.target}, so it can only draft as 'translated'."
     if scene is not None and situation.memory is not None:
         alone = scene.target.weights + scene.target.cache(scene.tokens)
         if alone > situation.memory:
@@ -249,6 +270,7 @@ def _record(told: Recommendation) -> dict[str, Any]:
         "points": told.points,
         "for": list(told.speaks_for),
         "against": list(told.speaks_against),
+        "remark": told.method.remark or None,
         "ruled_out": told.ruled_out,
         "memory_bytes": told.memory,
         "total_bytes": told.total,
@@ -271,7 +293,8 @@ def _show(told: list[Recommendation], scene: Scene | None, notes: list[str]) -> 
     console.print(grid)
     for place, one in enumerate(able[:_SHOWN], 1):
         console.print(f"[bold]{place}. {escape(one.spec)}[/bold]")
-        for sign, reasons in (("+", one.speaks_for), ("−", one.speaks_against)):
+        remark = (one.method.remark,) if one.method.remark else ()
+        for sign, reasons in (("+", one.speaks_for), ("−", one.speaks_against), ("·", remark)):
             for reason in reasons:
                 console.print(f"   {sign} {escape(reason)}")
         for command in one.commands:
