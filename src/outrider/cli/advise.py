@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Dtype, Json, Offline, TrustRemoteCode, print_json
+from .options import Config, Dtype, Json, Offline, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -61,6 +61,7 @@ def advise(
     ] = None,
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Which drafter for which situation: a ranked list with reasons, memory, and the next command to run."""
