@@ -9,6 +9,7 @@ import typer
 
 from .options import (
     Compile,
+    Config,
     Device,
     DeviceMap,
     DrafterSpec,
@@ -78,6 +79,7 @@ def prove(
     quantize: Quantize = None,
     device_map: DeviceMap = None,
     compile_: Compile = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Is speculation lossless on this very model? Checks that could have failed, every divergence, a certificate."""

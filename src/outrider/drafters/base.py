@@ -52,8 +52,10 @@ class Drafter(ABC):
         always_branches: it makes trees whatever the budget, so rules for chains do not serve it.
         reencodes: its drafts pass through text from another vocabulary, where no law survives; never with `has_law`.
         learns: it drafts from what requests that have ended wrote.
+        from_text: its drafts follow from the tokens of prompts and outputs alone, without a model of its own and
+            without the target's scores, so that recorded answers are enough to know them.
 
-    By the four before the last, combinations that cannot work are refused before anything is loaded. The class says
+    By the four before the last two, combinations that cannot work are refused before anything is loaded. The class says
     what the kind may do; an instance may say less once it knows.
     """
 
@@ -65,6 +67,7 @@ class Drafter(ABC):
     always_branches: bool = False
     reencodes: bool = False
     learns: bool = False
+    from_text: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:

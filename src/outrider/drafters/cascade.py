@@ -45,13 +45,14 @@ class Cascade(Drafter):
         second: drafts where the first one expects too little.
     """
 
-    makes_trees = True
+    makes_trees = from_text = True
     learns = True
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
         self._parts = (first, second)
         self.makes_trees = first.makes_trees or second.makes_trees
         self.always_branches = first.always_branches or second.always_branches
+        self.from_text = first.from_text and second.from_text
         self.learns = first.learns or second.learns
         self.taps = tuple(sorted({*first.taps, *second.taps}))
         self.spec = f"cascade:{first.spec},{second.spec}"

@@ -123,7 +123,7 @@ class Suffix(Drafter):
         global_tokens: tokens of finished outputs that are kept; 0 keeps none.
     """
 
-    makes_trees = True
+    makes_trees = from_text = True
     learns = True
 
     def __init__(
