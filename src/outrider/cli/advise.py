@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Dtype, Json, Offline, TrustRemoteCode, print_json
+from .options import Config, Dtype, Json, Offline, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -62,6 +62,7 @@ def advise(
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
     json_: Json = False,
+    config: Config = None,
 ) -> None:
     """Which drafter for which situation: a ranked list with reasons, memory, and the next command to run."""
     from ..commands.advise import Wanted, run
