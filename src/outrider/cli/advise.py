@@ -61,8 +61,8 @@ def advise(
     ] = None,
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
-    config: Config = None,
     json_: Json = False,
+    config: Config = None,
 ) -> None:
     """Which drafter for which situation: a ranked list with reasons, memory, and the next command to run."""
     from ..commands.advise import Wanted, run
