@@ -9,7 +9,7 @@ from typing import Any
 import families
 import learning
 import pytest
-from conftest import read_model, read_tokenizer
+from loaded import read_model, read_tokenizer
 from test_refusals import WORDS, tokenizer
 
 import outrider as library

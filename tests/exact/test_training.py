@@ -12,7 +12,7 @@ import families
 import learning
 import pytest
 import torch
-from conftest import read_model
+from loaded import read_model
 
 import outrider
 from outrider import Sampling, features

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, DrafterSpec, Dtype, Fast, Json, Offline, Quantize, Target, TrustRemoteCode, print_json
+from .options import (
+    Config,
+    Device,
+    DrafterSpec,
+    Dtype,
+    Fast,
+    Json,
+    Offline,
+    Quantize,
+    Target,
+    TrustRemoteCode,
+    print_json,
+)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -46,6 +58,7 @@ def data(
     trust_remote_code: TrustRemoteCode = False,
     fast: Fast = None,
     quantize: Quantize = None,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Let a target write the answers that its drafter will be trained on."""

@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-_LISTS = {"drafter": "drafters", "verifier": "verifiers", "policy": "policies"}  # where a command takes several
+_NAMES = {  # keys of the file whose options are called otherwise somewhere
+    "compile": ("compile_",),
+    "drafter": ("drafter", "drafters"),
+    "policy": ("policy", "policies"),
+    "verifier": ("verifier", "verifiers"),
+}
+_CHOSEN_TOGETHER = {"policy", "policies", "draft_device"}  # with the drafter: left out with another one, or a length
 
 
 def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:
@@ -17,38 +23,34 @@ def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:
     if path is not None:
         from ..config import read
 
-        found = read(path).given()
-        names = {key: (key, several) for key, several in _LISTS.items()} | {"compile": ("compile_",)}
-        lists = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
-        defaults = {
-            name: [value] if name in lists else value for key, value in found.items() for name in names.get(key, (key,))
-        }
-        # These were chosen for the file's drafter: with another one they are left out.
-        for name in ("policy", "policies", "draft_device"):
-            if name in defaults:
-                defaults[name] = _beside(context, ("drafter", "drafters"), defaults[name])
+        lists = {option.name for option in context.command.params if getattr(option, "multiple", False)}
+        defaults = {}
+        for key, value in read(path).given().items():
+            for name in _NAMES.get(key, (key,)):
+                found = [value] if name in lists else value
+                defaults[name] = _unless_given(context, found) if name in _CHOSEN_TOGETHER else found
         context.default_map = defaults
     return path
 
 
-def _beside(context: typer.Context, others: tuple[str, ...], value: Any) -> Callable[[], Any]:
-    """A default that holds as long as none of other options is given; asked for when all that is given is known."""
+def _unless_given(context: typer.Context, value: Any) -> Callable[[], Any]:
+    """A default that holds as long as no drafter and no length is given; asked for when all that is given is known."""
 
     def default() -> Any:
-        sources = (context.get_parameter_source(other) for other in others)
-        return None if any(source is not None and source.name == "COMMANDLINE" for source in sources) else value
+        sources = [context.get_parameter_source(name) for name in ("drafter", "drafters", "k")]
+        given = any(source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT") for source in sources)
+        return None if given else value
 
     return default
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file with defaults for these options, as `outrider tune` writes it; options given here win.",
-        is_eager=True,
-        callback=_take_defaults,
-    ),
-]
+def config_option(**more: Any) -> Any:
+    """`--config`; `more` goes to `typer.Option`."""
+    help_ = "A file with defaults for these options, as `outrider tune` writes it; options given here win."
+    return typer.Option(help=help_, is_eager=True, callback=_take_defaults, **more)
+
+
+Config = Annotated[Path | None, config_option()]
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
 DrafterSpec = Annotated[

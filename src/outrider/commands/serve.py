@@ -106,9 +106,12 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
         told.ready(server.url, name, first)
         return llms
 
-    server = Server(Service(load, name, allowed, report=wanted.report), rules, wanted.host, wanted.port)
+    service = Service(load, name, allowed, report=wanted.report)
+    server = Server(service, rules, wanted.host, wanted.port)
     told.listening(server.url)
     server.run()
+    if service.error is not None:
+        raise service.error
 
 
 class _Told:
