@@ -77,7 +77,7 @@ def test_the_table_and_the_report(outrider, small: str, questions: str, tmp_path
     asked = ("--target", small, "--prompts", questions, "--limit", "1", *SHORT)
     code, out, err = outrider("bench", *asked, "--report", str(report))
     assert code == 0
-    assert "suffix" in out and "1 of 1" in out
+    assert "suffix" in out and "1 of 1" in out and "…" not in out, "every figure is seen whole, on narrow screens too"
     said = " ".join(out.split())
     assert "the bonus token (the target's own) COUNTED" in said and "the bonus token NOT counted" in said
     assert {"report.md", "results.json", "samples.jsonl"} <= {path.name for path in report.iterdir()}

@@ -332,6 +332,24 @@ def test_traits_are_those_of_the_two() -> None:
     assert not Cascade(plain, tree).has_law
 
 
+def test_both_forget() -> None:
+    """It learns if one of the two does, and what it forgets is what they do."""
+    forgotten: list[int] = []
+
+    class Forgetful(Lookup):
+        """Counts how often it has to forget."""
+
+        learns = True
+
+        def forget(self) -> None:
+            """See `Drafter`."""
+            forgotten.append(1)
+
+    assert Cascade(Lookup(2), Forgetful(2)).learns and not Cascade(Lookup(2), Lookup(3)).learns
+    Cascade(Forgetful(2), Forgetful(2)).forget()
+    assert forgotten == [1, 1]
+
+
 def test_notes_are_joined() -> None:
     """Whatever either has to say."""
     one, other = Lookup(4), Likeliest(TABLE)
