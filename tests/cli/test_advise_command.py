@@ -130,7 +130,8 @@ def test_the_dialogue_is_held_where_nothing_was_said() -> None:
 
 def test_results_come_before_rules(outrider, folder: Path, tmp_path: Path) -> None:
     results, samples = everything()
-    (tmp_path / "results.json").write_text(results.model_dump_json())
+    manifest = {**results.manifest, "plan": {"target": str(folder)}}
+    (tmp_path / "results.json").write_text(results.model_copy(update={"manifest": manifest}).model_dump_json())
     (tmp_path / "samples.jsonl").write_text("\n".join(sample.model_dump_json() for sample in samples))
     code, out, _ = outrider(
         "advise", "--target", str(folder), "--results", str(tmp_path), "--must-be-exact", "--no-train", "--json"
