@@ -5,6 +5,7 @@ Rounds are simulated one by one, so that counts, times and survival of a case ag
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,5 +189,34 @@ def everything(prompts: int = 12) -> tuple[Results, list[Sample]]:
     cases += [(Case(drafter="suffix"), SUFFIX)]
     results, samples = results_of(cases, prompts=prompts)
     return results.model_copy(
-        update={"costs": costs_of(SUFFIX), "traces": (TRACE,), "divergences": DIVERGENCES}
+        update={
+            "costs": costs_of(SUFFIX),
+            "traces": (TRACE, TRACE.model_copy(update={"case": 6})),
+            "divergences": DIVERGENCES,
+        }
     ), samples
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>]]>|`*_\x00\x1b[31m\n# heading ‮ {{ 7 * 7 }}"
+
+
+def hostile() -> Results:
+    """Names, categories, answers and the manifest all try to break out."""
+    case = Case(drafter=f"model:{HOSTILE}", k=2)
+    results, _ = results_of([(Case(drafter=PLAIN), SUFFIX), (case, SMALL), (Case(drafter="x", k=1), SMALL)])
+    summary = results.summaries[1]
+    kinds = {f"{name}{HOSTILE}": found for name, found in summary.categories.items()}
+    return results.model_copy(
+        update={
+            "manifest": {**MANIFEST, HOSTILE: HOSTILE, "argv": ["outrider", HOSTILE], "left_out": [HOSTILE]},
+            "summaries": (results.summaries[0], summary.model_copy(update={"categories": kinds}), results.summaries[2]),
+            "divergences": (
+                Divergence(case=1, prompt=HOSTILE, repeat=0, place=0, plain=1, other=2, plain_logit=math.inf,
+                           other_logit=-math.inf, gap=math.nan, verdict="fault"),
+            ),
+            "traces": (
+                Trace(case=1, prompt=HOSTILE, rounds=(TracedRound(pieces=((HOSTILE, "drafted"), ("\ud800", "bonus")),
+                                                                  rejected=HOSTILE),)),
+            ),
+        }
+    )  # fmt: skip

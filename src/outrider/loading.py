@@ -117,6 +117,22 @@ class Loader:
         """
         return self._read_tokenizer(name, self.find(name))
 
+    def config(self, name: str) -> Any:
+        """The configuration of a model alone; no weights are read, and of a GGUF file nothing is converted.
+
+        Raises:
+            ModelNotFound: see `load`.
+        """
+        from transformers import AutoConfig
+
+        path = Path(name).expanduser()
+        if path.suffix == ".gguf" and path.is_file():
+            with _explained(name), quiet():
+                return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
+        folder = self.find(name)
+        with _explained(name), quiet():
+            return AutoConfig.from_pretrained(str(folder or name), **self._access(folder))
+
     def transformers_model(self, name: str) -> Any:
         """The model as Transformers itself has it, with the dtype and on the device that `load` would give it.
 

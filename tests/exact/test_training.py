@@ -12,7 +12,7 @@ import families
 import learning
 import pytest
 import torch
-from conftest import read_model
+from loaded import read_model
 
 import outrider
 from outrider import Sampling, features
@@ -350,6 +350,17 @@ def test_a_dry_run_trains_nothing(tiny: tuple[Path, Path], tmp_path: Path) -> No
     assert (found["answers"], found["steps"]) == (9, 9)
     assert found["memory"] == 16 * found["parameters"] and found["seconds"] > 0
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.training").exists()
+
+
+def test_eagle3_starts_near_a_uniform_guess() -> None:
+    """Whatever the scale of the target's output layer."""
+    llm = target()
+    with torch.no_grad():
+        llm.target.model.get_output_embeddings().weight.mul_(10)
+    torch.manual_seed(4)
+    recipe = make_recipe("eagle3", Material(llm.target, torch.arange(100), 3, {}))
+    loss = float(recipe.losses(batch_of(llm, recipe, 30, 30)).mean.detach())
+    assert loss < torch.tensor(100.0).log() + 1
 
 
 def test_batches() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import learning
 import pytest
-from conftest import read_model
+from loaded import read_model
 
 pytestmark = pytest.mark.slow
 OPTIONS = ["--draft-vocab", "60", "--batch-tokens", "64", "--evaluate-every", "20", "--checkpoint-every", "7"]

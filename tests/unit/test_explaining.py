@@ -76,7 +76,7 @@ LONG_PROMPTS = World({"chat": 0.8, "code": 0.8}, prefill=0.02)
     [
         (SLOW_DRAFTER, Case(drafter="d", k=3), "A cheaper drafter: at most"),
         (SLOW_DRAFTER, Case(drafter="d", k=5), "Shorten the draft to k = 1"),
-        (DEAR_PASSES, Case(drafter="d", k=4), "A smaller tree or a shorter draft (now 3.9 tokens"),
+        (DEAR_PASSES, Case(drafter="d", k=4), "A smaller tree or a shorter draft (now 3.9 tokens, where there is one)"),
         (WRONG, Case(drafter="d", k=3), "A drafter that knows this text better"),
         (WRONG, Case(drafter="d", k=5, policy="fixed:5"), "Take --policy goodput"),
         (RIGHT, Case(drafter="d", k=3), "measure k = 6"),

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import MANIFEST, SMALL, SUFFIX, costs_of, everything, results_of
+from measured import SMALL, SUFFIX, costs_of, everything, hostile, results_of
 
 from outrider.measure import report
-from outrider.measure.results import PLAIN, Case, Divergence, Results, Trace, TracedRound
+from outrider.measure.results import PLAIN, Case, Results
 
 VOID = {"meta", "link", "br", "input"}
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>]]>|`*_\x00\x1b[31m\n# heading ‮ {{ 7 * 7 }}"
 
 
 class Page(HTMLParser):
@@ -156,29 +155,6 @@ def test_it_can_be_read_without_eyes(full: tuple[Page, str, list[Path], Results]
     assert all(
         attributes.get("tabindex") == "0" for attributes in page.named("div") if attributes.get("role") == "region"
     )
-
-
-def hostile() -> Results:
-    """Names, categories, answers and the manifest all try to break out."""
-    case = Case(drafter=f"model:{HOSTILE}", k=2)
-    results, samples = results_of([(Case(drafter=PLAIN), SUFFIX), (case, SMALL), (Case(drafter="x", k=1), SMALL)])
-    summary = results.summaries[1]
-    kinds = {f"{name}{HOSTILE}": found for name, found in summary.categories.items()}
-    del samples
-    return results.model_copy(
-        update={
-            "manifest": {**MANIFEST, HOSTILE: HOSTILE, "argv": ["outrider", HOSTILE], "left_out": [HOSTILE]},
-            "summaries": (results.summaries[0], summary.model_copy(update={"categories": kinds}), results.summaries[2]),
-            "divergences": (
-                Divergence(case=1, prompt=HOSTILE, repeat=0, place=0, plain=1, other=2, plain_logit=math.inf,
-                           other_logit=-math.inf, gap=math.nan, verdict="fault"),
-            ),
-            "traces": (
-                Trace(case=1, prompt=HOSTILE, rounds=(TracedRound(pieces=((HOSTILE, "drafted"), ("\ud800", "bonus")),
-                                                                  rejected=HOSTILE),)),
-            ),
-        }
-    )  # fmt: skip
 
 
 def test_nothing_breaks_out(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
+from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
 
 app = typer.Typer(
     name="outrider",
@@ -31,6 +31,7 @@ for command in (
     tune.tune,
     prove.prove,
     simulate.simulate,
+    advise.advise,
     compare.compare,
     explain.explain,
     data.data,

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from .options import Compile, Config, Device, DeviceMap, Dtype, Fast, Json, Offline, TrustRemoteCode, print_json
+from .options import (
+    Compile,
+    Config,
+    Device,
+    DeviceMap,
+    DraftDevice,
+    DraftQuantize,
+    Dtype,
+    Fast,
+    Json,
+    Offline,
+    TrustRemoteCode,
+    print_json,
+)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -93,7 +106,10 @@ def bench(
     trust_remote_code: TrustRemoteCode = False,
     fast: Fast = None,
     device_map: DeviceMap = None,
+    draft_device: DraftDevice = None,
+    draft_quantize: DraftQuantize = None,
     compile_: Compile = False,
+    prefill_chunk: Annotated[int, typer.Option(help="Prompt tokens per pass.")] = 512,
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -130,7 +146,8 @@ def bench(
     )
     settings = Settings(
         target or "demo", "none", "match", None, dtype, device, offline, trust_remote_code, fast,
-        device_map=device_map, compile=compile_,
+        device_map=device_map, compile=compile_, prefill_chunk=prefill_chunk, draft_device=draft_device,
+        draft_quantize=draft_quantize,
     )  # fmt: skip
     document = run(asked, settings, show_table=not json_)
     print_json(document, json_)

@@ -51,7 +51,7 @@ def data(
     held_out: Annotated[float, typer.Option(help="Share of the prompts that is kept for measuring.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Of prompts, temperatures and tokens.")] = 0,
     batch: Annotated[int, typer.Option(help="Answers written at a time.", min=1)] = 16,
-    drafter: DrafterSpec = "suffix",
+    drafter: DrafterSpec = "none",
     dtype: Dtype = None,
     device: Device = None,
     offline: Offline = False,

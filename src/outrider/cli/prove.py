@@ -12,7 +12,9 @@ from .options import (
     Config,
     Device,
     DeviceMap,
+    DraftDevice,
     DrafterSpec,
+    DraftQuantize,
     Dtype,
     Fast,
     Json,
@@ -79,8 +81,10 @@ def prove(
     quantize: Quantize = None,
     device_map: DeviceMap = None,
     compile_: Compile = False,
-    config: Config = None,
+    draft_device: DraftDevice = None,
+    draft_quantize: DraftQuantize = None,
     json_: Json = False,
+    config: Config = None,
 ) -> None:
     """Is speculation lossless on this very model? Checks that could have failed, every divergence, a certificate."""
     from ..commands.prove import Wanted, run
@@ -99,6 +103,8 @@ def prove(
         quantize,
         device_map,
         compile_,
+        draft_device=draft_device,
+        draft_quantize=draft_quantize,
     )
     document, in_order = run(settings, Wanted(prompts, max_new_tokens, seeds, quick), show=not json_)
     print_json(document, json_)

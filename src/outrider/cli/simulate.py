@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, Offline, print_json
+from .options import Config, Json, Offline, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -56,6 +56,7 @@ def simulate(
     ] = None,
     offline: Offline = False,
     json_: Json = False,
+    config: Config = None,
 ) -> None:
     """What drafters would have done to recorded answers, at any draft length, without a model."""
     from ..commands.simulate import Wanted, run

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,31 +13,57 @@ from rich.table import Table
 from ..measure.reporting import wording
 from ..measure.results import OWN, PLAIN, Case, Results, Summary
 
-_Show = Callable[[Case, Summary], str]
+_WIDEST_NAME = 34  # characters of a case's name in one line
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A figure: its name in `wording.TERMS`, how it is shown, and whether there is anything to show."""
+
+    name: str
+    show: Callable[[Case, Summary], str]
+    has: Callable[[Summary], object] = lambda summary: True
 
 
 def show(results: Results) -> None:
-    """Print two tables with a line per case, the definitions of what they show, and what the run left out."""
+    """Print tables with a line per case, the definitions of what they show, and what the run left out."""
     console = Console(highlight=False)
     if not results.summaries:
         console.print("Nothing was measured.")
         return
-    shown: list[str] = []
-    for columns in (_SPEED, _TIME):
-        used = {name: cell for name, (cell, has) in columns.items() if any(map(has, results.summaries))}
-        grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-        grid.add_column("case", overflow="fold", vertical="bottom")
-        for name in used:
-            grid.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True, vertical="bottom")
-        for summary in results.summaries:
-            case = results.cases[summary.case]
-            grid.add_row(case.name, *(cell(case, summary) for cell in used.values()))
-        console.print(grid, "")
-        shown += used
+    columns = [column for column in _COLUMNS if any(map(column.has, results.summaries))]
+    for part in _fitting(columns, results, console.width):
+        console.print(_grid(part, results), "")
     console.print("Times are in milliseconds, medians over answers or means per pass; per token: p50 / p95 / p99.")
-    for name, text in wording.terms(*(name for name in shown if name in wording.TERMS)):
+    for name, text in wording.terms(*(column.name for column in columns if column.name in wording.TERMS)):
         console.print(f"{name}: {text}", style="dim")
     _remarks(results, console)
+
+
+def _fitting(columns: Sequence[_Column], results: Results, width: int) -> list[list[_Column]]:
+    """As many tables as are needed for every column to be seen whole."""
+    parts: list[list[_Column]] = [[]]
+    first = left = width - min(_WIDEST_NAME, max(len(results.cases[found.case].name) for found in results.summaries))
+    for column in columns:
+        cells = [column.show(results.cases[found.case], found) for found in results.summaries]
+        needed = 2 + max(len(line) for line in (*column.name.split(), *cells))
+        if needed > left and parts[-1]:
+            parts.append([])
+            left = first
+        parts[-1].append(column)
+        left -= needed
+    return parts
+
+
+def _grid(columns: Sequence[_Column], results: Results) -> Table:
+    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    grid.add_column("case", overflow="fold", vertical="bottom", max_width=_WIDEST_NAME)
+    for column in columns:
+        grid.add_column(column.name.replace(" ", "\n"), justify="right", no_wrap=True, vertical="bottom")
+    for summary in results.summaries:
+        case = results.cases[summary.case]
+        grid.add_row(case.name, *(column.show(case, summary) for column in columns))
+    return grid
 
 
 def _remarks(results: Results, console: Console) -> None:
@@ -77,26 +104,24 @@ def _percentiles(case: Case, summary: Summary) -> str:
     return " / ".join(wording.milliseconds(value) for value in every)
 
 
-_SPEED: dict[str, tuple[_Show, Callable[[Summary], object]]] = {
-    "speed": (_speed, lambda s: s.speedup),
-    "interval": (_interval, lambda s: s.speedup_interval),
-    "verdict": (lambda c, s: s.verdict or "", lambda s: s.verdict),
-    "acceptance length": (lambda c, s: wording.number(s.acceptance_length), lambda s: s.acceptance_length),
-    "acceptance rate": (lambda c, s: wording.share(s.acceptance_rate), lambda s: s.acceptance_rate is not None),
-    "identical": (_identical, lambda s: s.compared),
-    "perplexity": (lambda c, s: wording.number(s.perplexity, 3), lambda s: s.perplexity),
-    "mean TV": (lambda c, s: wording.number(s.mean_tv, 4), lambda s: s.mean_tv is not None),
-    "mean KL": (_kl, lambda s: s.mean_tv is not None),
-}
-_TIME: dict[str, tuple[_Show, Callable[[Summary], object]]] = {
-    "tokens/s": (lambda c, s: wording.number(s.tokens_per_second, 1), lambda s: True),
-    "throughput": (lambda c, s: wording.number(s.throughput, 1), lambda s: True),
-    "first token": (lambda c, s: wording.milliseconds(s.time_to_first.p50), lambda s: True),
-    "per token": (_percentiles, lambda s: s.per_token.p50),
-    "draft": (lambda c, s: wording.milliseconds(s.draft_seconds), lambda s: s.draft_seconds),
-    "verify": (lambda c, s: wording.milliseconds(s.verify_seconds), lambda s: s.verify_seconds),
-    "decide": (lambda c, s: wording.milliseconds(s.verdict_seconds), lambda s: s.verdict_seconds),
-    "other": (lambda c, s: wording.milliseconds(s.other_seconds), lambda s: s.other_seconds),
-    "peak memory": (lambda c, s: wording.size(s.peak_memory), lambda s: s.peak_memory),
-    "drafter's weights": (lambda c, s: wording.size(s.drafter_memory), lambda s: s.drafter_memory),
-}
+_COLUMNS = (
+    _Column("speed", _speed, lambda s: s.speedup),
+    _Column("interval", _interval, lambda s: s.speedup_interval),
+    _Column("verdict", lambda c, s: s.verdict or "", lambda s: s.verdict),
+    _Column("acceptance length", lambda c, s: wording.number(s.acceptance_length), lambda s: s.acceptance_length),
+    _Column("acceptance rate", lambda c, s: wording.share(s.acceptance_rate), lambda s: s.acceptance_rate is not None),
+    _Column("identical", _identical, lambda s: s.compared),
+    _Column("perplexity", lambda c, s: wording.number(s.perplexity, 3), lambda s: s.perplexity),
+    _Column("mean TV", lambda c, s: wording.number(s.mean_tv, 4), lambda s: s.mean_tv is not None),
+    _Column("mean KL", _kl, lambda s: s.mean_tv is not None),
+    _Column("tokens/s", lambda c, s: wording.number(s.tokens_per_second, 1)),
+    _Column("throughput", lambda c, s: wording.number(s.throughput, 1)),
+    _Column("first token", lambda c, s: wording.milliseconds(s.time_to_first.p50)),
+    _Column("per token", _percentiles, lambda s: s.per_token.p50),
+    _Column("draft", lambda c, s: wording.milliseconds(s.draft_seconds), lambda s: s.draft_seconds),
+    _Column("verify", lambda c, s: wording.milliseconds(s.verify_seconds), lambda s: s.verify_seconds),
+    _Column("decide", lambda c, s: wording.milliseconds(s.verdict_seconds), lambda s: s.verdict_seconds),
+    _Column("other", lambda c, s: wording.milliseconds(s.other_seconds), lambda s: s.other_seconds),
+    _Column("peak memory", lambda c, s: wording.size(s.peak_memory), lambda s: s.peak_memory),
+    _Column("drafter's weights", lambda c, s: wording.size(s.drafter_memory), lambda s: s.drafter_memory),
+)

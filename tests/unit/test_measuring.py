@@ -147,6 +147,13 @@ def test_another_run_is_not_touched(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_run_without_answers_gives_way(tmp_path: Path) -> None:
+    """One that was refused before its first answer, for example, whose mistake is now put right."""
+    bundle(tmp_path, wanted())
+    other = bundle(tmp_path, wanted(seed=1))
+    assert not other.resumed and json.loads((tmp_path / "manifest.json").read_text())["plan"]["seed"] == 1
+
+
 def test_foreign_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("chapter 1")
     with pytest.raises(BadOption, match="no run of bench"):
