@@ -23,8 +23,8 @@ class Config(BaseModel):
     """The file. Everything may be left out, and then is what it is by default.
 
     Attributes:
-        target, drafter, verifier, policy, dtype, device, offline, fast, quantize, device_map, draft_device, compile,
-            prefill_chunk: see `outrider.load`.
+        target, drafter, verifier, policy, dtype, device, offline, fast, quantize, device_map, draft_device,
+            draft_quantize, compile, prefill_chunk: see `outrider.load`.
         batch: prompts served together.
         measured: what `tune` found, for people and for `deploy`; nothing reads it to decode.
     """
@@ -42,6 +42,7 @@ class Config(BaseModel):
     quantize: str | None = None
     device_map: str | None = None
     draft_device: str | None = None
+    draft_quantize: str | None = None
     compile: bool | None = None
     prefill_chunk: int | None = Field(None, ge=1)
     batch: int | None = Field(None, ge=1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tiny
 import typer
 
 import outrider as library
@@ -13,7 +15,7 @@ from outrider import cli
 
 SHORT = ("--prompt", "1, 2, 3, 4, 5,", "--max-new-tokens", "4", "--json")
 FILE = """
-target = "demo"
+target = "{folder}"
 drafter = "lookup:3"
 policy = "fixed:3"
 quantize = "int8"
@@ -24,11 +26,17 @@ anything = [1, 2.5]
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -> str:
+    """A small random model."""
+    return str(tiny.save(tmp_path_factory.mktemp("model"), demo_tokenizer))
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, folder: str) -> Path:
     """A configuration."""
     path = tmp_path / "outrider.toml"
-    path.write_text(FILE)
+    path.write_text(FILE.format(folder=folder))
     return path
 
 
@@ -39,10 +47,10 @@ def configured(outrider, *arguments: str) -> dict[str, str]:
     return json.loads(out)["configuration"]
 
 
-def test_its_values_are_defaults(outrider, file: Path) -> None:
+def test_its_values_are_defaults(outrider, file: Path, folder: str) -> None:
     found = configured(outrider, "--config", str(file))
     assert (found["drafter"], found["policy"], found["quantize"]) == ("lookup:3", "fixed:3", "int8")
-    without = configured(outrider)
+    without = configured(outrider, "--target", folder)
     assert (without["policy"], without["quantize"]) == ("goodput", "none")
 
 
@@ -63,9 +71,9 @@ def test_another_drafter_leaves_the_policy_behind(outrider, file: Path) -> None:
     assert found["policy"] == "fixed:2"
 
 
-def test_switches(outrider, tmp_path: Path) -> None:
+def test_switches(outrider, tmp_path: Path, folder: str) -> None:
     path = tmp_path / "modules.toml"
-    path.write_text('fast = false\ndtype = "float32"\n')
+    path.write_text(f'target = "{folder}"\nfast = false\ndtype = "float32"\n')
     assert configured(outrider, "--config", str(path))["build"] == "modules"
     assert configured(outrider, "--config", str(path), "--fast")["build"] == "lean"
 
@@ -89,10 +97,23 @@ def test_a_command_takes_what_concerns_it(outrider, file: Path) -> None:
     assert [cost["batch"] for cost in document["passes"]] == [2]
 
 
-def test_in_python(file: Path) -> None:
+def test_lists_get_a_list_of_one(outrider, file: Path, tmp_path: Path) -> None:
+    """A bench measures what the file describes; draft lengths that are given take the place of its policy."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("1, 2, 3,\n4, 5, 6,")
+    short = ("--prompts", str(prompts), "--max-new-tokens", "3", "--repeats", "1", "--json")
+    for given, policies in (((), ["fixed:3"]), (("--k", "1,2"), ["fixed:1", "fixed:2"])):
+        code, out, err = outrider("bench", "--config", str(file), *given, *short)
+        assert code == 0, err
+        cases = json.loads(out)["cases"]
+        assert [case["policy"] for case in cases if case["drafter"] == "lookup:3"] == policies
+        assert {(case["batch"], case["quantize"]) for case in cases} == {(2, "int8")}
+
+
+def test_in_python(file: Path, folder: str) -> None:
     """`batch` is no argument of `load`."""
     assert library.load_config(file) == {
-        "target": "demo", "drafter": "lookup:3", "policy": "fixed:3", "quantize": "int8",
+        "target": folder, "drafter": "lookup:3", "policy": "fixed:3", "quantize": "int8",
     }  # fmt: skip
     assert library.load(**library.load_config(str(file))).configuration["quantize"] == "int8"
 

@@ -21,6 +21,7 @@ FULL = Config(
     quantize="int8",
     device_map="auto",
     draft_device="cuda:1",
+    draft_quantize="int8",
     compile=False,
     prefill_chunk=256,
     batch=8,

@@ -15,7 +15,7 @@ _NAMES = {  # keys of the file whose options are called otherwise somewhere
     "policy": ("policy", "policies"),
     "verifier": ("verifier", "verifiers"),
 }
-_CHOSEN_TOGETHER = {"policy", "policies", "draft_device"}  # with the drafter: left out with another one, or a length
+_CHOSEN_TOGETHER = {"policy", "policies", "draft_device", "draft_quantize"}  # with the drafter: see _unless_given
 
 
 def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:

@@ -13,6 +13,8 @@ from .options import (
     Config,
     Device,
     DeviceMap,
+    DraftDevice,
+    DraftQuantize,
     Dtype,
     Fast,
     Json,
@@ -78,6 +80,8 @@ def tune(
     fast: Fast = None,
     quantize: Quantize = None,
     device_map: DeviceMap = None,
+    draft_device: DraftDevice = None,
+    draft_quantize: DraftQuantize = None,
     compile_: Compile = False,
     config: Config = None,
     json_: Json = False,
@@ -90,8 +94,9 @@ def tune(
     from ..tune.tuning import Wanted
 
     settings = Settings(
-        target, "none", verifier, None, dtype, device, offline, trust_remote_code, fast, quantize, device_map, compile_
-    )
+        target, "none", verifier, None, dtype, device, offline, trust_remote_code, fast, quantize, device_map, compile_,
+        draft_device=draft_device, draft_quantize=draft_quantize,
+    )  # fmt: skip
     wanted = Wanted.of(
         drafters,
         lengths=parse_numbers(k, "k"),

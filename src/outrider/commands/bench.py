@@ -19,16 +19,15 @@ from ..measure import manifest as describing
 from ..measure.bench import Wanted, measure, measure_endpoint
 from ..measure.bundle import Bundle
 from ..measure.endpoint import Endpoint
-from ..measure.results import PLAIN, Case, Results
+from ..measure.results import Case, Results
 from ..measure.runner import Plan
 from .bench_table import show
-from .settings import Settings
+from .settings import Settings, model_holder
 from .showing import progress_bar
 
 _OF_OUR_OWN = (  # options that a server decides by itself
     "target", "drafters", "k", "quantize", "verifiers", "policies", "perplexity", "costs", "keep_history", "preset",
 )  # fmt: skip
-_WITH_MODELS = ("model", "translated", "cascade")
 _USUAL = Settings(DEMO, "none", "match", None, None, None, False, False)
 
 
@@ -152,7 +151,7 @@ def _here(asked: Asked, settings: Settings, folder: Path | None) -> tuple[Result
     options = _options(settings, cases)
     bundle = Bundle(folder, describing.build(options, cases, chosen, plan, argv=sys.argv, left_out=left_out))
 
-    holder = _model_holder(settings, cases)
+    holder = model_holder(settings, [case.drafter for case in cases])
 
     def load(quantize: str | None) -> Outrider:
         return replace(settings, drafter=holder, quantize=quantize, prefix_memory=0).load()
@@ -160,24 +159,6 @@ def _here(asked: Asked, settings: Settings, folder: Path | None) -> tuple[Result
     wanted = Wanted(cases, chosen, plan, asked.perplexity, asked.costs)
     with progress_bar("measuring", wanted.steps) as advance:
         return measure(wanted, load, bundle, advance), bundle
-
-
-def _model_holder(settings: Settings, cases: tuple[Case, ...]) -> str:
-    """The drafter that the target is loaded with: one that has the model which --draft-device and --draft-quantize are
-    about; draft models are shared, so the others draft with the same one. Else none.
-
-    Raises:
-        BadOption: no drafter has a model.
-    """
-    if settings.draft_device is None and settings.draft_quantize is None:
-        return PLAIN
-    specs = [case.drafter for name in _WITH_MODELS for case in cases if case.drafter.partition(":")[0] == name]
-    if not specs:
-        raise BadOption(
-            "No drafter here runs a model of its own, so --draft-device and --draft-quantize would change nothing: "
-            "leave them out."
-        )
-    return specs[0]
 
 
 def _with_preset(asked: Asked) -> tuple[Asked, tuple[str, ...]]:

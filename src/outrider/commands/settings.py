@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,10 @@ from ..api import Outrider, load
 from ..engine import PREFILL_CHUNK
 from ..errors import BadOption
 from ..measure import machine
+from ..measure.results import PLAIN
 from ..prefix import PREFIX_MEMORY
+
+WITH_MODELS = ("model", "translated", "cascade")  # drafters that run models of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,14 @@ class Settings:
     draft_quantize: str | None = None
     prefix_memory: int = PREFIX_MEMORY
 
-    def given(self) -> dict[str, Any]:
-        """How the target is loaded, as far as it was said: keys of `config.Config`."""
-        names = ("target", "dtype", "device", "offline", "quantize", "device_map", "compile")
+    def given(self, drafter: str) -> dict[str, Any]:
+        """How models are loaded, as far as it was said: keys of `config.Config`.
+
+        Args:
+            drafter: for which; without a model of its own, nothing is said of that.
+        """
+        names = ["target", "dtype", "device", "offline", "quantize", "device_map", "compile"]
+        names += ["draft_device", "draft_quantize"] * (drafter.partition(":")[0] in WITH_MODELS)
         found = {name: value for name in names if (value := getattr(self, name))}
         return found if self.fast is None else found | {"fast": self.fast}
 
@@ -67,3 +76,22 @@ class Settings:
             draft_quantize=self.draft_quantize,
             prefix_memory=self.prefix_memory,
         )
+
+
+def model_holder(settings: Settings, specs: Sequence[str]) -> str:
+    """The drafter that a target is loaded with, of which several drafters are made: one that has the model which
+    --draft-device and --draft-quantize are about; draft models are shared, so the others draft with the same one.
+    Else none.
+
+    Raises:
+        BadOption: no drafter has a model.
+    """
+    if settings.draft_device is None and settings.draft_quantize is None:
+        return PLAIN
+    holders = [spec for name in WITH_MODELS for spec in specs if spec.partition(":")[0] == name]
+    if not holders:
+        raise BadOption(
+            "No drafter here runs a model of its own, so --draft-device and --draft-quantize would change nothing: "
+            "leave them out."
+        )
+    return holders[0]

@@ -20,7 +20,7 @@ from ..tune.plot import draw_front
 from ..tune.search import Prediction, front
 from ..tune.tuning import Contender, Tuning, Wanted, tune
 from ..tune.validation import EXPECTED, error
-from .settings import Settings
+from .settings import Settings, model_holder
 from .showing import progress_bar
 
 
@@ -48,11 +48,12 @@ def run(settings: Settings, wanted: Wanted, sources: Sources, *, show: bool) -> 
         check_plot(sources.plot)
     prompts = read(sources.prompts, limit=sources.limit, offline=settings.offline)
     told = {"spec": sources.prompts, "count": len(prompts), "sha256": digest(prompts)}
-    tuning = tune(replace(settings, prefix_memory=0).load, wanted, prompts, progress_bar)
+    loaded = replace(settings, drafter=model_holder(settings, wanted.drafters), prefix_memory=0)
+    tuning = tune(loaded.load, wanted, prompts, progress_bar)
     if sources.plot is not None:
         draw_front(tuning, sources.plot)
     comment = f"Written by outrider {__version__} tune. Every command takes it with --config {sources.out.name}."
-    write(configured(tuning, settings.given(), told), sources.out, comment)
+    write(configured(tuning, settings.given(tuning.chosen.setting.drafter), told), sources.out, comment)
     if show:
         _show(tuning, sources)
     return document(tuning, told) | {"written": str(sources.out)}

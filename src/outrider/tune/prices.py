@@ -66,7 +66,7 @@ class Level(NamedTuple):
     """How a drafter's rounds went in the loop.
 
     Attributes:
-        verify: seconds of its passes, against the curve's.
+        verify: seconds of its passes, against the curve's; the median, as other work only ever slows a pass down.
         draft: mean seconds of drafting, with as much as was asked for.
         other: mean seconds of everything else.
     """
@@ -78,9 +78,8 @@ class Level(NamedTuple):
     @classmethod
     def of(cls, timings: Sequence[Timing], passes: Passes) -> Level:
         """From recorded rounds; at least one."""
-        by_curve = sum(passes.seconds(timing.nodes, 1, timing.context) for timing in timings)
         return cls(
-            sum(timing.verify for timing in timings) / by_curve,
+            statistics.median(t.verify / passes.seconds(t.nodes, 1, t.context) for t in timings),
             statistics.fmean(timing.draft for timing in timings),
             statistics.fmean(timing.other for timing in timings),
         )

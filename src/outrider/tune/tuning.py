@@ -156,7 +156,7 @@ def tune(load: Callable[[], Outrider], wanted: Wanted, prompts: Sequence[BenchPr
     """Find out.
 
     Args:
-        load: gives the target, with the drafter "none" and `prefix_memory=0`.
+        load: gives the target, with `prefix_memory=0` and any drafter.
         wanted: what to look at.
         prompts: to measure on; as many as the largest batch, or more.
         bar: shows how far it has come.
@@ -184,9 +184,15 @@ def tune(load: Callable[[], Outrider], wanted: Wanted, prompts: Sequence[BenchPr
     if wanted.validate and not interrupted:
         contended, interrupted = _contest(llm, wanted, prompts, found, bar)
     return Tuning(
-        wanted, llm.configuration, prices.passes.costs, prices, levels[0], recorded, found, contended,
+        wanted, _in_force(llm), prices.passes.costs, prices, levels[0], recorded, found, contended,
         len(runs[0].recording.answers), interrupted,
     )  # fmt: skip
+
+
+def _in_force(llm: Outrider) -> dict[str, str]:
+    """What is the same for all that is looked at."""
+    names = ("target", "dtype", "device", "build", "quantize", "exactness")
+    return {name: llm.configuration[name] for name in names}
 
 
 def _trees(wanted: Wanted) -> tuple[Shape, ...]:
