@@ -132,12 +132,12 @@ def _with_memory(told: Recommendation, situation: Situation, scene: Scene) -> Re
     total = scene.target.weights + scene.target.cache(scene.tokens) + added
     told = replace(told, memory=added, total=total)
     limit = situation.memory
-    if limit is None:
+    if limit is None or not added:  # what adds nothing fits wherever the target itself does, from disk if need be
         return told
     if total > limit:
         why = f"it takes {as_size(total)} together with the target, and there are {as_size(limit)}"
         return replace(told, ruled_out=told.ruled_out or why)
-    if added and total > _TIGHT * limit:
+    if total > _TIGHT * limit:
         why = f"it leaves {as_size(limit - total)} of {as_size(limit)} for longer contexts"
         return replace(told, points=told.points - 1, speaks_against=(*told.speaks_against, why))
     return told

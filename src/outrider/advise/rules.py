@@ -146,7 +146,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "all answers together are to come fast", lambda s: s.goal == "throughput",
-        ("model", "translated", "distilled", "lookahead", "recycle"), -1,
+        (*SMALL, "lookahead", "recycle"), -1,
         "its passes or its wide trees take what other requests could use", "vLLM #26504",
     ),
     Rule(
@@ -154,7 +154,8 @@ RULES: tuple[Rule, ...] = (
         "its wide trees fill a pass that the batch has filled already", "MagicDec, 2408.11049",
     ),
     Rule(
-        "eight requests or more at a time", lambda s: s.large_batch, ("model", "translated", "eagle", "eagle3"), -1,
+        "eight requests or more at a time", lambda s: s.large_batch,
+        ("model", "translated", "cascade", "eagle", "eagle3"), -1,
         "verification is no longer free, and drafts have to be short", "vLLM #26504",
     ),
     Rule(

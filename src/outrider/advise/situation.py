@@ -10,7 +10,7 @@ from ..errors import BadOption
 
 Hardware = Literal["cpu", "gpu"]
 Goal = Literal["latency", "throughput"]
-_UNITS = {"": 1, "K": 10, "M": 20, "G": 30, "T": 40}
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _LARGE_BATCH = 8  # from here on the rows of a batch fill a pass by themselves
 
 

@@ -48,7 +48,7 @@ def run(settings: Settings, wanted: Wanted, sources: Sources, *, show: bool) -> 
         check_plot(sources.plot)
     prompts = read(sources.prompts, limit=sources.limit, offline=settings.offline)
     told = {"spec": sources.prompts, "count": len(prompts), "sha256": digest(prompts)}
-    tuning = tune(replace(settings, prefix_memory=0).load(), wanted, prompts, progress_bar)
+    tuning = tune(replace(settings, prefix_memory=0).load, wanted, prompts, progress_bar)
     if sources.plot is not None:
         draw_front(tuning, sources.plot)
     comment = f"Written by outrider {__version__} tune. Every command takes it with --config {sources.out.name}."

@@ -152,11 +152,11 @@ class Tuning:
         return best(self.predictions, self.wanted.goal)
 
 
-def tune(llm: Outrider, wanted: Wanted, prompts: Sequence[BenchPrompt], bar: Bar) -> Tuning:
+def tune(load: Callable[[], Outrider], wanted: Wanted, prompts: Sequence[BenchPrompt], bar: Bar) -> Tuning:
     """Find out.
 
     Args:
-        llm: the target, with the drafter "none"; loaded with `prefix_memory=0`.
+        load: gives the target, with the drafter "none" and `prefix_memory=0`.
         wanted: what to look at.
         prompts: to measure on; as many as the largest batch, or more.
         bar: shows how far it has come.
@@ -169,6 +169,7 @@ def tune(llm: Outrider, wanted: Wanted, prompts: Sequence[BenchPrompt], bar: Bar
             f"A batch of {max(wanted.batches)} takes as many prompts and there are {len(prompts)}: give more prompts, "
             "a smaller --batch, or --validate 0."
         )
+    llm = load()
     shapes, cases, llms = _recorded_cases(llm, wanted)
     with bar("recording", len(cases) * len(prompts)) as advance:
         runs, interrupted = record(llms, cases, shapes, prompts, wanted.max_new_tokens, advance)

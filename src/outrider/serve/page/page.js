@@ -196,7 +196,7 @@ function verdict(fast, slow) {
   line.className = "verdict";
   const same = fast.content === slow.content ? "The same text, character by character." : "The texts DIFFER.";
   const [a, b] = [fast.figures.speed, slow.figures.speed];
-  line.textContent = a && b ? `${(a / b).toFixed(2)} times as fast with speculation. ${same}` : same;
+  line.textContent = a && b ? `${(a / b).toFixed(2)} times as fast with speculation, in this one run. ${same}` : same;
   return line;
 }
 
@@ -264,6 +264,7 @@ $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   submit();
 });
+$("settings").addEventListener("submit", (event) => event.preventDefault());
 $("message").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();

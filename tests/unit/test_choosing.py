@@ -103,7 +103,7 @@ def test_multi_token_prediction_layers_are_seen() -> None:
     assert Shape.of(config, torch.float32).mtp_layers == 1
 
 
-@pytest.mark.parametrize("config", [transformers.T5Config(), transformers.BertConfig(), transformers.ViTConfig()])
+@pytest.mark.parametrize("config", [transformers.T5Config(), transformers.ViTConfig()])
 def test_what_is_no_language_model_is_refused(config: Any) -> None:
     with pytest.raises(UnsupportedModel, match=r"leave --target out|another target"):
         Shape.of(config, torch.float32)
