@@ -28,7 +28,9 @@ from .showing import progress_bar
 _OF_OUR_OWN = (  # options that a server decides by itself
     "target", "drafters", "k", "quantize", "verifiers", "policies", "perplexity", "costs", "keep_history", "preset",
 )  # fmt: skip
-_UNCLEARED = "What a server remembers of earlier prompts and answers cannot be cleared: repeats and later cases may profit from it."
+_UNCLEARED = (
+    "What a server remembers of earlier prompts and answers cannot be cleared: repeats and later cases may gain by it."
+)
 _WITH_MODELS = ("model", "translated", "cascade")
 _USUAL = Settings(DEMO, "none", "match", None, None, None, False, False)
 
