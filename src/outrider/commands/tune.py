@@ -89,7 +89,7 @@ def _show_checks(tuning: Tuning, console: Console) -> None:
     grid.add_column("drafter")
     grid.add_column("its best")
     for name in ("accepted", "tokens per pass", "needed", "enough"):
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True)
     for found in share["drafters"]:
         best = found["shape"] + (f", batch {found['batch']}" if len(tuning.wanted.batches) > 1 else "")
         figures = (f"{found['accepted']:.0%}", f"{found['tokens_per_pass']:.2f}", f"{found['needed']:.2f}")
@@ -108,7 +108,7 @@ def _show_front(tuning: Tuning, console: Console) -> None:
     grid = Table(title="The front, predicted: nothing beats these in both", title_justify="left")
     grid.add_column("setting")
     for name in ("tokens/s per user", "tokens/s altogether", "against plain", "tokens per pass"):
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True)
     for one in [*kept, *(other for other in alone if other not in kept)]:
         figures = (one.per_user, one.throughput, one.speedup, one.behaviour.tokens)
         style = None if one in kept else "dim"
@@ -126,7 +126,7 @@ def _show_contenders(tuning: Tuning, console: Console) -> None:
     grid.add_column("setting")
     together = max(one.setting.batch for one in tuning.contenders) > 1
     for name in ("tokens/s", *["altogether"] * together, "x plain", "95 %", "predicted", "error", "iid", "naive"):
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True)
     for one in tuning.contenders:
         altogether = [f"{one.measured.throughput:.2f}"] * together
         grid.add_row(one.setting.name, f"{one.measured.per_user:.2f}", *altogether, *_row(one))
