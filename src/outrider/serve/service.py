@@ -13,11 +13,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from time import monotonic, time
 from typing import Any, Literal
 
 from ..api import Outrider
 from ..errors import BadOption, UsageError
+from ..grammar import Grammars
 from .choices import Choices
 from .faults import broken, leaving, loading
 from .metrics import Metrics
@@ -76,6 +78,7 @@ class Model:
         worker: serves them.
         tokens: what tokens look like.
         tokenizer: for prompts, in one thread at a time; the worker's own is another copy.
+        grammars: for JSON schemas; asked for in that thread, and made when it is first.
     """
 
     llm: Outrider
@@ -83,6 +86,7 @@ class Model:
     worker: Worker
     tokens: TokenTexts
     tokenizer: Any
+    grammars: Callable[[], Grammars]
 
 
 class Service:
@@ -219,4 +223,6 @@ class Service:
         metrics.gauge("num_requests_waiting", "Rows in the queue.", lambda: worker.waiting)
         metrics.gauge("kv_cache_bytes", "Bytes of keys and values of rows under way.", lambda: worker.cache_bytes)
         metrics.gauge("kv_cache_budget_bytes", "Bytes that they may take at most.", lambda: memory)
-        return Model(llm, choices, worker, TokenTexts(llm.tokenizer), copy.deepcopy(llm.tokenizer))
+        tokenizer, target = copy.deepcopy(llm.tokenizer), llm.target
+        grammars = lru_cache(lambda: Grammars(tokenizer, target.vocabulary, target.eos))
+        return Model(llm, choices, worker, TokenTexts(llm.tokenizer), tokenizer, grammars)
