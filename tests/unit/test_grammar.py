@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import alphabets
 import pytest
 import torch
 from toy import Forked, Sampled, Scripted, Table, ToyTarget
@@ -31,14 +32,22 @@ SCHEMA = {
     "required": ["name", "age", "kind"],
     "additionalProperties": False,
 }
-PROMPT = (504, 2365)
+PROMPT = (50, 236)
+EOS = 1
+SAID = ['{"name": "Tom", "age": 7, "kind": "cat"}', '"dog"}', "bird"] * 4
 
 
 @pytest.fixture(scope="module")
-def grammars(demo_tokenizer: Any) -> Grammars:
-    """For the demo model's tokenizer."""
+def tokenizer() -> Any:
+    """One that has some of a document's parts as tokens."""
+    return alphabets.byte_level(400, texts=SAID)
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Any) -> Grammars:
+    """For that tokenizer."""
     pytest.importorskip("llguidance")
-    return Grammars(demo_tokenizer, len(demo_tokenizer), (2,))
+    return Grammars(tokenizer, len(tokenizer), (EOS,))
 
 
 @pytest.fixture(scope="module")
@@ -52,32 +61,32 @@ def ids(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text)["input_ids"])
 
 
-def test_what_may_follow(grammars: Grammars, compiled: Any, demo_tokenizer: Any) -> None:
+def test_what_may_follow(grammars: Grammars, compiled: Any, tokenizer: Any) -> None:
     """Asked in any order, node by node; nothing before the document, EOS after it and only then."""
     grammar = grammars.start(compiled, len(PROMPT))
-    whole = ids(demo_tokenizer, '{"name": "Tom", "age": 7, "kind": "cat"}')
+    whole = ids(tokenizer, '{"name": "Tom", "age": 7, "kind": "cat"}')
     for length in (0, 5, 2, len(whole), 1, len(whole) - 1, 3):
         written = whole[:length]
-        scores = grammar(torch.tensor([[*PROMPT, *written]]), torch.zeros(1, len(demo_tokenizer)))
+        scores = grammar(torch.tensor([[*PROMPT, *written]]), torch.zeros(1, len(tokenizer)))
         allowed = set((scores[0] == 0).nonzero().squeeze(-1).tolist())
-        assert allowed and (2 in allowed) == (length == len(whole))
+        assert allowed and (EOS in allowed) == (length == len(whole))
         assert length == len(whole) or whole[length] in allowed
-        words = [demo_tokenizer.decode([token]) for token in allowed]
+        words = [tokenizer.decode([token]) for token in allowed]
         assert length or all(word.strip().startswith("{") or not word.strip() for word in words)
 
 
-def test_pruning(grammars: Grammars, compiled: Any, demo_tokenizer: Any) -> None:
+def test_pruning(grammars: Grammars, compiled: Any, tokenizer: Any) -> None:
     """Branches that cannot be written go, with all that is behind them; what can stays, EOS at the end included."""
-    begun = ids(demo_tokenizer, '{"name": "Tom", "age": 7, "kind": "')
-    cat, dog, bird = (ids(demo_tokenizer, word)[0] for word in ("cat", "dog", "bird"))
-    end = ids(demo_tokenizer, '"}')
+    begun = ids(tokenizer, '{"name": "Tom", "age": 7, "kind": "')
+    cat, dog, bird = (ids(tokenizer, word)[0] for word in ("cat", "dog", "bird"))
+    end = ids(tokenizer, '"}')
     assert len(end) == 1
-    tokens = torch.tensor([begun[-1], cat, bird, dog, end[0], end[0], 2, 2, cat])
+    tokens = torch.tensor([begun[-1], cat, bird, dog, end[0], end[0], EOS, EOS, cat])
     parents = torch.tensor([-1, 0, 0, 0, 1, 2, 4, 3, 6])
     grammar = grammars.start(compiled, len(PROMPT))
     draft = Draft(Tree(tokens, parents), probs=torch.arange(8.0)[:, None].expand(8, 4), drawn="point", started=object())
     kept = Sampling(processors=(grammar,)).fitting([*PROMPT, *begun], draft)
-    assert kept.tree.tokens.tolist() == [begun[-1], cat, dog, end[0], 2]
+    assert kept.tree.tokens.tolist() == [begun[-1], cat, dog, end[0], EOS]
     assert kept.tree.parents.tolist() == [-1, 0, 0, 1, 3]
     assert kept.probs is not None and kept.probs[:, 0].tolist() == [0, 2, 3, 5]
     assert kept.started is None
@@ -99,7 +108,7 @@ def written(
     grammars: Grammars, compiled: Any, drafter: Drafter, rule: str, temperature: float, vocabulary: int
 ) -> tuple[Row, list[Round]]:
     """One answer."""
-    loop = Engine(ToyTarget(Broad(vocabulary), eos=(2,)), drafter, make_verifier(rule), lambda: Fixed(4))
+    loop = Engine(ToyTarget(Broad(vocabulary), eos=(EOS,)), drafter, make_verifier(rule), lambda: Fixed(4))
     grammar = grammars.start(compiled, len(PROMPT))
     row = loop.add(Request(PROMPT, Sampling(temperature=temperature, processors=(grammar,)), 5, 80))
     rounds = []
@@ -112,15 +121,15 @@ def written(
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", ["match", "token", "traversal"])
 def test_the_answer_fits_whatever_is_drafted(
-    grammars: Grammars, compiled: Any, demo_tokenizer: Any, rule: str, temperature: float
+    grammars: Grammars, compiled: Any, tokenizer: Any, rule: str, temperature: float
 ) -> None:
     """Every lossless rule; under `match` the tokens are those of plain decoding, and drafts hold nothing impossible."""
-    vocabulary = len(demo_tokenizer)
+    vocabulary = len(tokenizer)
     law = Broad(vocabulary)
     plain, _ = written(grammars, compiled, Scripted([]), rule, temperature, vocabulary)
     document = '{"name": "Tom", "age": 7, "kind": "cat"}'
     makes: list[Callable[[], Drafter]] = [
-        lambda: Scripted([ids(demo_tokenizer, document)[n : n + 4] for n in range(80)]),
+        lambda: Scripted([ids(tokenizer, document)[n : n + 4] for n in range(80)]),
         lambda: ModelDrafter(ToyTarget(law), vocabulary),
     ]
     if rule == "token":
@@ -129,7 +138,7 @@ def test_the_answer_fits_whatever_is_drafted(
         makes.append(lambda: Forked(law, {(): 2, (0,): 2}))
     for make in makes:
         row, rounds = written(grammars, compiled, make(), rule, temperature, vocabulary)
-        text = demo_tokenizer.decode(row.output, skip_special_tokens=True)
+        text = tokenizer.decode(row.output, skip_special_tokens=True)
         found = json.loads(text)
         assert set(found) == {"name", "age", "kind"} and found["kind"] in ("cat", "dog") and 0 <= found["age"] <= 99
         assert row.finish == "stop"
@@ -157,8 +166,8 @@ def test_schemas_that_cannot_be_kept(grammars: Grammars, schema: Any, word: str)
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_without_an_end(demo_tokenizer: Any) -> None:
+def test_a_model_without_an_end(tokenizer: Any) -> None:
     """Nothing could end the document."""
     pytest.importorskip("llguidance")
     with pytest.raises(BadOption, match="no token that ends"):
-        Grammars(demo_tokenizer, len(demo_tokenizer), ())
+        Grammars(tokenizer, len(tokenizer), ())

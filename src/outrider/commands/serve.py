@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,6 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
     Raises:
         UsageError: what cannot work; of the address and the keys before anything is loaded.
     """
-    _log(wanted.log_level)
     rules = rules_for(wanted.host, wanted.keys(), allowed, unprotected=wanted.unprotected)
     name = wanted.name or label(settings.target)
     told = _Told(show)
@@ -108,9 +108,10 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
         told.ready(server.url, name, llm)
 
     service = Service(load, name, allowed, report=wanted.report, ready=ready)
-    server = Server(service, rules, wanted.host, wanted.port)
-    told.listening(server.url)
-    server.run()
+    with _log(wanted.log_level):
+        server = Server(service, rules, wanted.host, wanted.port)
+        told.listening(server.url)
+        server.run()
     if service.error is not None:
         raise service.error
 
@@ -140,8 +141,13 @@ class _Told:
             self._errors.print(llm.drafter.note, style="dim")
 
 
-def _log(level: str) -> None:
-    """A log on standard error: a line per request, with its id, address, status and time, and none of its text."""
+@contextlib.contextmanager
+def _log(level: str) -> Iterator[None]:
+    """A log on standard error: a line per request, with its id, address, status and time, and none of its text.
+
+    Raises:
+        BadOption: there is no such level.
+    """
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
         raise BadOption(f"There is no log level {level!r}: choose debug, info, warning or error.")
@@ -150,3 +156,7 @@ def _log(level: str) -> None:
     logger = logging.getLogger("outrider")
     logger.setLevel(names[level.upper()])
     logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
