@@ -31,10 +31,11 @@ PATH = "/v1/completions"
 
 
 @pytest.fixture
-def plain(tiny: outrider.Outrider) -> outrider.Outrider:
+def plain(tiny: outrider.Outrider, monkeypatch: pytest.MonkeyPatch) -> outrider.Outrider:
     """One token per pass, so that passes can be counted; nothing is kept of prompts."""
     llm = tiny.using(drafter="none")
-    llm._prefixes._budget = 0
+    monkeypatch.setattr(llm._prefixes, "_budget", 0)
+    monkeypatch.setattr(llm._prefixes, "_entries", [])
     return llm
 
 
