@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .api import Output, Outrider, Piece, load
+    from .config import load_config
     from .errors import OutriderError, UsageError
     from .sampling import Sampling
     from .stats import Stats
@@ -24,6 +25,7 @@ _HOMES = {
     "Output": "api",
     "Piece": "api",
     "load": "api",
+    "load_config": "config",
     "OutriderError": "errors",
     "UsageError": "errors",
     "Sampling": "sampling",
@@ -49,6 +51,7 @@ __all__ = [
     "Tree",
     "UsageError",
     "load",
+    "load_config",
 ]
 
 

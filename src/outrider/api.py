@@ -99,6 +99,36 @@ class Stream(Iterator[Piece]):
         return _output(self._request, self._row, self._rounds, self._exactness, self._verifier)
 
 
+class Batch(Iterator[Round]):
+    """Requests under way together. Iterating serves them, round by round: `Round.request` says whose a round is, and
+    rounds of one pass follow each other. Leaving early ends them.
+
+    Attributes:
+        outputs: what has been written so far, one per prompt; complete once the iterator is exhausted.
+    """
+
+    def __init__(
+        self, events: Iterator[tuple[Row, Round]], requests: Sequence[Request], exactness: str, verifier: Verifier
+    ) -> None:
+        self._events, self._requests, self._exactness, self._verifier = events, requests, exactness, verifier
+        self._rows: dict[int, Row] = {}
+        self._rounds: list[list[Round]] = [[] for _ in requests]
+
+    def __next__(self) -> Round:
+        row, round_ = next(self._events)
+        self._rows[row.index] = row
+        self._rounds[row.index].append(round_)
+        return round_
+
+    @property
+    def outputs(self) -> list[Output]:
+        """See the class."""
+        return [
+            _output(request, self._rows.get(index), rounds, self._exactness, self._verifier)
+            for index, (request, rounds) in enumerate(zip(self._requests, self._rounds, strict=True))
+        ]
+
+
 class Outrider:
     """A target with a drafter, ready to generate. Made by `load`.
 
@@ -166,10 +196,6 @@ class Outrider:
         """The drafter's spec as it was asked for, without what was filled in."""
         return self._specs[0]
 
-    def engine(self) -> Engine:
-        """A loop around these parts, for those who let requests join and leave themselves, as servers do."""
-        return self._engine()
-
     def policies(self, spec: str | None = None) -> policy.Maker:
         """What makes a policy for each request of an engine: the usual one, or another kind for single requests.
 
@@ -227,16 +253,26 @@ class Outrider:
         prompts, batched = as_batch(prompt)
         predictions = as_predictions(prediction, len(prompts), batched)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        rows: dict[int, Row] = {}
-        rounds: dict[int, list[Round]] = {index: [] for index in range(len(requests))}
-        for row, round_ in self._engine().run(requests):
-            rows[row.index] = row
-            rounds[row.index].append(round_)
-        outputs = [
-            _output(request, rows[index], rounds[index], self.exactness, self.verifier)
-            for index, request in enumerate(requests)
-        ]
-        return outputs if batched else outputs[0]
+        batch = self._started(requests)
+        for _ in batch:
+            pass
+        return batch.outputs if batched else batch.outputs[0]
+
+    def batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        prediction: Sequence[Prediction] | None = None,
+    ) -> Batch:
+        """Answer several prompts together and yield every round as it is done. See `generate`."""
+        predictions = as_predictions(prediction, len(prompts), True)
+        return self._started(self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions))
+
+    def _started(self, requests: Sequence[Request]) -> Batch:
+        return Batch(self.engine().run(requests), requests, self.exactness, self.verifier)
 
     def stream(
         self,
@@ -253,9 +289,10 @@ class Outrider:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         predictions = as_predictions(prediction, 1, False)
         requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
-        return Stream(self._engine().run(requests), requests[0], self.exactness, self.verifier)
+        return Stream(self.engine().run(requests), requests[0], self.exactness, self.verifier)
 
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """A fresh loop over these parts, for callers that send requests in and out themselves."""
         return Engine(
             self.target,
             self.drafter,
@@ -312,6 +349,7 @@ def load(
     in_place: bool = False,
     device_map: DeviceMap | None = None,
     draft_device: str | None = None,
+    draft_quantize: str | None = None,
     compile: bool = False,
     prefill_chunk: int = PREFILL_CHUNK,
     prefix_memory: int = PREFIX_MEMORY,
@@ -321,8 +359,8 @@ def load(
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
-            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "cascade:A,B", "none", or
-            "package.module:Class".
+            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "eagle3:FOLDER", "eagle:FOLDER",
+            "medusa:FOLDER", "cascade:A,B", "none", or "module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
             much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
@@ -345,6 +383,7 @@ def load(
         device_map: Accelerate's, for a model that one device cannot hold: weights on the CPU or on disk are read once
             per pass, so speculation gains the most there.
         draft_device: where the drafter's model goes, if not where the target is, e.g. "cuda:1".
+        draft_quantize: "int8" rounds the drafter's model alone, which makes drafts cheaper and never changes a text.
         compile: `torch.compile` the model at fixed shapes, with CUDA graphs on a GPU. The first passes take long.
         prefill_chunk: prompt tokens per pass, which bounds the memory that a long prompt takes.
         prefix_memory: bytes of keys and values of finished requests that are kept, so that a prompt which starts like
@@ -370,8 +409,8 @@ def load(
         )
     else:
         loaded = loader.wrap(target, tokenizer, in_place=in_place)
-    draft_models = DraftModels(loader, draft_device)
+    draft_models = DraftModels(loader, draft_device, draft_quantize)
     llm = Outrider(loaded, draft_models, drafter, verifier, policy, prefill_chunk, Prefixes(prefix_memory))
-    if draft_device is not None and not draft_models.asked:
-        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device out.")
+    if (draft_device or draft_quantize) and not draft_models.asked:
+        raise BadOption(f"The drafter {drafter!r} runs no model of its own: leave draft_device and draft_quantize out.")
     return llm

@@ -152,6 +152,11 @@ class DenseTarget:
         """See `layers.Layered`."""
         return len(self._layers)
 
+    @property
+    def output(self) -> FastLinear:
+        """The output layer, before any soft cap."""
+        return self._head
+
     def check(self, layers: int) -> None:
         """See `layers.Layered`: any split will do."""
 

@@ -16,16 +16,19 @@ class DraftModels:
     Args:
         loader: the target's.
         device: where draft models go instead of the target's device, or None.
+        quantize: "int8" to round their weights, whatever the target's are; None does to them what was done to it.
 
     Attributes:
         loader: see above.
         asked: whether any model was asked for.
     """
 
-    def __init__(self, loader: Loader, device: str | None = None) -> None:
+    def __init__(self, loader: Loader, device: str | None = None, quantize: str | None = None) -> None:
         self.loader = loader
         self.asked = False
-        self._loader = loader if device is None else replace(loader, device=device, device_map=None)
+        if device is not None:
+            loader = replace(loader, device=device, device_map=None)
+        self._loader = loader if quantize is None else replace(loader, quantize=quantize)
         self._models: WeakValueDictionary[str, Target] = WeakValueDictionary()
         self._tokenizers: dict[str, Any] = {}
 

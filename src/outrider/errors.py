@@ -6,7 +6,8 @@ OutriderError
 │   ├── BadPrompt             empty, unreadable, or longer than the context
 │   ├── ModelNotFound         no such model, folder, file or package
 │   ├── UnsupportedModel      the model has a part that speculation cannot roll back or place
-│   └── VocabularyMismatch    target and drafter do not mean the same tokens by the same ids
+│   ├── VocabularyMismatch    target and drafter do not mean the same tokens by the same ids
+│   └── TrainingStopped       training cannot go on; what it has saved is kept
 └── NoProgress                a round committed nothing: a fault of ours, never the caller's
 """
 
@@ -37,6 +38,10 @@ class UnsupportedModel(UsageError):
 
 class VocabularyMismatch(UsageError):
     """Target and drafter do not mean the same tokens by the same ids."""
+
+
+class TrainingStopped(UsageError):
+    """Training cannot go on. The last checkpoint is kept, and the message says where."""
 
 
 class NoProgress(OutriderError):

@@ -101,29 +101,74 @@ class Loader:
         Raises:
             ModelNotFound, UnsupportedModel, BadOption: in one sentence, with the remedy.
         """
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         folder = self.find(name)
-        source = str(folder or name)
+        model, tokenizer = self._read_model(name, folder), self._read_tokenizer(name, folder)
+        folder = folder or snapshot(name)
+        target = TransformersTarget(model, own=True)
+        if self.device_map is None:
+            return Loaded(self._quickened(target, own=True), tokenizer, name, folder)
+        return Loaded(target, tokenizer, name, folder)
+
+    def tokenizer(self, name: str) -> Any:
+        """The tokenizer of a model alone; no weights are read.
+
+        Raises:
+            ModelNotFound: see `load`.
+        """
+        return self._read_tokenizer(name, self.find(name))
+
+    def config(self, name: str) -> Any:
+        """The configuration of a model alone; no weights are read, and of a GGUF file nothing is converted.
+
+        Raises:
+            ModelNotFound: see `load`.
+        """
+        from transformers import AutoConfig
+
+        path = Path(name).expanduser()
+        if path.suffix == ".gguf" and path.is_file():
+            with _explained(name), quiet():
+                return AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
+        folder = self.find(name)
+        with _explained(name), quiet():
+            return AutoConfig.from_pretrained(str(folder or name), **self._access(folder))
+
+    def transformers_model(self, name: str) -> Any:
+        """The model as Transformers itself has it, with the dtype and on the device that `load` would give it.
+
+        Raises:
+            ModelNotFound, UnsupportedModel, BadOption: see `load`.
+        """
+        return self._read_model(name, self.find(name))
+
+    def _read_tokenizer(self, name: str, folder: Path | None) -> Any:
+        from transformers import AutoTokenizer
+
+        with _explained(name), quiet():
+            return AutoTokenizer.from_pretrained(str(folder or name), **self._access(folder))
+
+    def _read_model(self, name: str, folder: Path | None) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        options = {"dtype": self.dtype or native_dtype(device), **self._access(folder)}
+        if self.device_map is not None:
+            options |= {"device_map": self.device_map, "offload_folder": str(cache_folder() / "offload")}
+        with _explained(name), quiet():
+            model = AutoModelForCausalLM.from_pretrained(str(folder or name), **options)
+        if self.device_map is not None:
+            return model
+        try:
+            return model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise BadOption(f"The device {device!r} cannot be used ({_first_line(error)}): choose cpu.") from error
+
+    def _access(self, folder: Path | None) -> dict[str, Any]:
+        """What Transformers may do to get at a model: ask a hub, run its code."""
         options: dict[str, Any] = {"local_files_only": self.offline or folder is not None}
         if self.trust_remote_code:
             options["trust_remote_code"] = True
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = self.dtype or native_dtype(device)
-        where: dict[str, Any] = {}
-        if self.device_map is not None:
-            where = {"device_map": self.device_map, "offload_folder": str(cache_folder() / "offload")}
-        with _explained(name), quiet():
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options, **where)
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        folder = folder or snapshot(name)
-        if self.device_map is not None:
-            return Loaded(TransformersTarget(model, own=True), tokenizer, name, folder)
-        try:
-            model = model.to(device)
-        except (RuntimeError, AssertionError) as error:
-            raise BadOption(f"The device {device!r} cannot be used ({_first_line(error)}): choose cpu.") from error
-        return Loaded(self._quickened(TransformersTarget(model, own=True), own=True), tokenizer, name, folder)
+        return options
 
     def wrap(self, model: Any, tokenizer: Any, *, in_place: bool = False) -> Loaded:
         """A target from a model in memory, which stays as it is unless its weights may move (`in_place`)."""

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from .types import Round
+
+
+class Tally(NamedTuple):
+    """What a round comes to, in counts: all that its figures are made of.
+
+    Attributes:
+        drafted, accepted, tokens: as in `types.Round`; `tokens` is how many were committed.
+        draft_seconds, verify_seconds: as in `types.Round`.
+        tv, kl: sums over the committed tokens; None where no rule was relaxed.
+    """
+
+    drafted: int
+    accepted: int
+    tokens: int
+    draft_seconds: float
+    verify_seconds: float
+    tv: float | None = None
+    kl: float | None = None
+
+    @classmethod
+    def of(cls, round_: Round) -> Tally:
+        """That of one round."""
+        seconds = (round_.draft_seconds, round_.verify_seconds)
+        away = round_.divergence
+        sums = (sum(d.tv for d in away), sum(d.kl for d in away)) if away else (None, None)
+        return cls(round_.drafted, round_.accepted, len(round_.tokens), *seconds, *sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +74,32 @@ class Stats:
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Stats:
         """The figures of these rounds."""
-        every = list(rounds)
+        return cls.of_tallies([Tally.of(round_) for round_ in rounds])
+
+    @classmethod
+    def of_tallies(cls, every: Sequence[Tally]) -> Stats:
+        """The same from the rounds' counts, where those are what was kept."""
         with_draft = [round_ for round_ in every if round_.drafted]
         drafted = sum(round_.drafted for round_ in every)
         accepted = [round_.accepted for round_ in with_draft]
-        tokens = sum(len(round_.tokens) for round_ in every)
-        away = [divergence for round_ in every for divergence in round_.divergence]
+        tokens = sum(round_.tokens for round_ in every)
+        away = [round_ for round_ in every if round_.tv is not None]
+        relaxed = sum(round_.tokens for round_ in away)
         reached = [sum(kept >= k for kept in accepted) for k in range(max(accepted, default=0) + 1)]
         return cls(
             rounds=len(every),
             drafted=drafted,
             accepted=sum(accepted),
             tokens=tokens,
-            acceptance_length=sum(len(r.tokens) for r in with_draft) / len(with_draft) if with_draft else None,
+            acceptance_length=sum(r.tokens for r in with_draft) / len(with_draft) if with_draft else None,
             acceptance_rate=sum(accepted) / drafted if drafted else None,
             survival=tuple(count / len(with_draft) for count in reached[1:]),
             conditional=tuple(now / before for before, now in pairwise(reached)),
             tokens_per_pass=tokens / len(every) if every else 0.0,
             draft_seconds=sum(round_.draft_seconds for round_ in every),
             verify_seconds=sum(round_.verify_seconds for round_ in every),
-            mean_tv=sum(divergence.tv for divergence in away) / len(away) if away else None,
-            mean_kl=sum(divergence.kl for divergence in away) / len(away) if away else None,
+            mean_tv=sum(round_.tv or 0.0 for round_ in away) / relaxed if away else None,
+            mean_kl=sum(round_.kl or 0.0 for round_ in away) / relaxed if away else None,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import families
 import pytest
@@ -13,6 +14,19 @@ from test_refusals import WORDS, saved, tokenizer
 import outrider
 from outrider.drafters.model import ModelDrafter
 from outrider.loading import Loader
+
+
+def test_rounded_alone(tmp_path: Path) -> None:
+    """The draft model in int8 beside a target in float32: the target's own text, and another build of the drafter."""
+    name = saved(tmp_path / "small", families.make("llama"), WORDS)
+    options: dict[str, Any] = {"tokenizer": tokenizer(WORDS), "policy": "fixed:5"}
+    llm = outrider.load(families.make("llama"), f"model:{name}", draft_quantize="int8", **options)
+    assert isinstance(llm.drafter, ModelDrafter)
+    assert llm.drafter._model.pass_bytes < llm.target.pass_bytes
+    (prompt,) = families.prompts(9)
+    output = llm.generate(prompt, max_new_tokens=20)
+    assert output.token_ids == llm.using("none").generate(prompt, max_new_tokens=20).token_ids
+    assert output.stats.accepted > 0
 
 
 def test_one_copy_while_it_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

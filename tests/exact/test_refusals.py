@@ -235,6 +235,8 @@ def test_text_without_a_tokenizer() -> None:
         ({"drafter": "lookup", "policy": "confidence"}, "'lookup' has no probabilities.*goodput"),
         ({"drafter": "none", "policy": "entropy"}, "'none' has no probabilities"),
         ({"drafter": "suffix", "draft_device": "cpu"}, "runs no model of its own"),
+        ({"drafter": "suffix", "draft_quantize": "int8"}, "runs no model of its own"),
+        ({"drafter": "suffix", "draft_quantize": "int4"}, "no quantization 'int4'"),
         ({"dtype": "float32"}, "named models"),
         ({"device": "cpu"}, "named models"),
     ],

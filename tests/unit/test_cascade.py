@@ -13,9 +13,10 @@ from test_engine import SAMPLED, TABLE, VOCABULARY, engine_with, requests, serve
 from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, signature
 
 from outrider.drafters import DRAFTERS, Drafter, Setting, make_drafter
-from outrider.drafters.cascade import Cascade, _split
+from outrider.drafters.cascade import Cascade
 from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
+from outrider.drafters.options import split_specs
 from outrider.errors import BadOption
 from outrider.noise import SeededNoise
 from outrider.row import Request
@@ -75,6 +76,23 @@ def test_who_drafts() -> None:
     means = [1, 4 / 2, 7 / 3, 10 / 4, 13 / 5, 13 / 5]
     asked = [1, 1, 1, 1, 0, 1]
     assert rounds == list(zip(asked, means, means, strict=True))
+
+
+@pytest.mark.parametrize(("reads", "length", "waits"), [(True, 40, 2), (True, 9, 0), (False, 40, 0)])
+def test_a_model_reads_the_prompt_when_it_is_worth_it(reads: bool, length: int, waits: int) -> None:
+    """A round without use of the first drafter for every 16 tokens of the prompt; rounds of use do not count."""
+    second = Likeliest(TABLE)
+    second.reads = reads
+    drafter = Cascade(Scored(Table(VOCABULARY, 70), [0.9, 9.0, 0.1, 0.1]), second)
+    assert drafter.reads == reads
+    state, noise = drafter.begin([0, 1] * (length // 2), {}), SeededNoise.for_draft(0, 0, True)
+    asked = []
+    for _ in range(4):
+        for _ in range(2):  # asking twice changes nothing
+            drafter.propose([state], [Budget(4)], [Sampling()], [noise])
+        asked.append(state.asked)
+        drafter.commit(state, [0], Scores(torch.zeros(5, VOCABULARY)), (0,))
+    assert asked == ([1, 0, 1, 1] if not waits else [0, 0, 0, 1])
 
 
 def test_rows_of_a_batch_choose_for_themselves() -> None:
@@ -205,7 +223,7 @@ class Drawn(Sampled):
 )
 def test_specs_are_split_where_a_drafter_begins(argument: str, specs: list[str]) -> None:
     """Paths keep their commas."""
-    assert _split(argument, DRAFTERS) == specs
+    assert split_specs(argument, DRAFTERS) == specs
 
 
 @pytest.fixture
@@ -312,6 +330,24 @@ def test_traits_are_those_of_the_two() -> None:
     assert not Cascade(plain, tree).always_branches
     assert Cascade(always, tree).always_branches
     assert not Cascade(plain, tree).has_law
+
+
+def test_both_forget() -> None:
+    """It learns if one of the two does, and what it forgets is what they do."""
+    forgotten: list[int] = []
+
+    class Forgetful(Lookup):
+        """Counts how often it has to forget."""
+
+        learns = True
+
+        def forget(self) -> None:
+            """See `Drafter`."""
+            forgotten.append(1)
+
+    assert Cascade(Lookup(2), Forgetful(2)).learns and not Cascade(Lookup(2), Lookup(3)).learns
+    Cascade(Forgetful(2), Forgetful(2)).forget()
+    assert forgotten == [1, 1]
 
 
 def test_notes_are_joined() -> None:

@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch import Tensor
 from toy import Context, Table, ToyTarget
 
 from outrider import tree as trees
@@ -84,6 +85,27 @@ def test_a_drawn_tree_has_its_shape_and_its_laws(depth: int, nodes: int) -> None
             torch.testing.assert_close(draft.probs[child - 1], expected)
     if nodes <= 12:  # no node has more children than there are tokens
         assert tuple(draft.tree.parents.tolist()) == by_rank(depth, nodes)
+
+
+def restricted(parents: Tensor, depth: int, nodes: int) -> tuple[int, ...]:
+    """Parents of the first so many nodes that lie no deeper."""
+    levels = depths(parents).tolist()
+    kept = [node for node, level in enumerate(levels) if level <= depth][: nodes + 1]
+    place = {node: index for index, node in enumerate(kept)}
+    return tuple(place[int(parents[node])] if node else -1 for node in kept)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("depth", "nodes"), [(1, 4), (2, 3), (3, 10), (5, 6), (5, 20)])
+def test_a_smaller_tree_is_the_beginning_of_a_larger_one(sampling: Sampling, depth: int, nodes: int) -> None:
+    """So what a smaller budget would have brought can be read off a recorded round."""
+    drafter = ModelDrafter(ToyTarget(TABLE), VOCABULARY)
+    state = drafter.begin((0, 1), {})
+    large = propose(drafter, state, Budget(5, 20), sampling, coupled=True)
+    small = propose(drafter, state, Budget(depth, nodes), sampling, coupled=True)
+    assert restricted(large.tree.parents, depth, nodes) == tuple(small.tree.parents.tolist())
+    inside = [node for node, level in enumerate(depths(large.tree.parents)) if level <= depth][: nodes + 1]
+    assert large.tree.tokens[inside].tolist() == small.tree.tokens.tolist()
 
 
 def test_no_more_siblings_than_tokens() -> None:
@@ -210,10 +232,11 @@ def test_a_draft_that_nobody_took_leaves_no_trace() -> None:
 
 
 def test_passes_of_a_tree() -> None:
-    """One pass per level, and none for nodes that end their path."""
+    """One pass per level, and none for nodes that end their path; the prompt has been read by then."""
     target = ToyTarget(TABLE)
     drafter = ModelDrafter(target, VOCABULARY)
     state = drafter.begin((0, 1), {})
+    propose(drafter, state, Budget(1), WARM)
     for budget, levels in ((Budget(1, 4), 1), (Budget(3, 9), 3), (Budget(4), 4)):
         before = target.passes
         propose(drafter, state, budget, WARM)
@@ -245,12 +268,13 @@ def test_the_shape_is_worth_the_most() -> None:
             assert value(found, agreement) == pytest.approx(best)
 
 
-def test_shapes_are_laid_out_by_level() -> None:
-    """Parents before children, level by level, siblings side by side; nothing at all is a tree too."""
-    for depth, nodes in ((1, 1), (3, 9), (6, 60), (2, 0), (0, 0)):
-        shape = torch.tensor(by_rank(depth, nodes))
-        assert bool((shape.diff() >= 0).all())
-        assert bool((depths(shape).diff() >= 0).all())
+def test_a_smaller_shape_is_the_beginning_of_a_larger_one() -> None:
+    """Parents before children, the worthiest first; with less depth the deeper ones are skipped."""
+    for agreement in (0.3, 0.6, 0.9):
+        large = by_rank(6, 40, agreement)
+        assert all(parent < node for node, parent in enumerate(large))
+        for depth, nodes in ((6, 40), (6, 7), (6, 0), (3, 9), (1, 2)):
+            assert restricted(torch.tensor(large), depth, nodes) == by_rank(depth, nodes, agreement)
     assert by_rank(0, 5) == (-1,)
     start = Start(1, 5, Budget(2, 4), SeededNoise.for_draft(0, 0, False))
     assert len(DrawnTree(start).draft().tree) == 1

@@ -65,3 +65,22 @@ def test_chain_constructor() -> None:
     assert tree.tokens.dtype == torch.int64
     assert trees.is_chain(tree.parents)
     assert len(tree) == 3
+
+
+def test_the_best_shape_by_hand() -> None:
+    """Chances 0.5 and 0.3: the first child, then the second child before the first one's own child."""
+    ranks = (0.5, 0.3)  # worths in order: 0.5, 0.3, 0.25, 0.15 (twice), 0.125
+    assert trees.best_shape(ranks, 3, 3) == (-1, 0, 0, 1)
+    assert sorted(trees.best_shape(ranks, 3, 5)) == [-1, 0, 0, 1, 1, 2]  # of equals any may come first
+    assert trees.best_shape(ranks, 1, 5) == (-1, 0, 0)
+    assert trees.best_shape((0.9,), 4, 9) == (-1, 0, 1, 2, 3)
+    assert trees.best_shape((0.4, 0.0), 1, 2) == (-1, 0, 0)
+    assert trees.best_shape((), 3, 3) == trees.best_shape(ranks, 0, 3) == (-1,)
+
+
+def test_looks_by_hand() -> None:
+    """Node 0 has children 1 and 2, node 2 has 3, 4 and 5: a path over 2 to 5 looked at five, and kept two."""
+    parents = torch.tensor([-1, 0, 0, 2, 2, 2])
+    assert list(trees.looks(parents, (0, 2, 5))) == [(0, False), (1, True), (0, False), (1, False), (2, True)]
+    assert list(trees.looks(parents, (0,))) == [(0, False), (1, False)]
+    assert list(trees.looks(parents, (0, 1))) == [(0, True), (1, False)]

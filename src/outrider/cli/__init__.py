@@ -6,13 +6,14 @@ Adding a command is one file that defines it and its `EXAMPLES`, and one line be
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import costs, demo, generate, serve
+from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
 
 app = typer.Typer(
     name="outrider",
@@ -22,10 +23,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command(epilog=generate.EXAMPLES)(generate.generate)
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=costs.EXAMPLES)(costs.costs)
-app.command(epilog=serve.EXAMPLES)(serve.serve)
+for command in (
+    generate.generate,
+    demo.demo,
+    costs.costs,
+    bench.bench,
+    tune.tune,
+    prove.prove,
+    simulate.simulate,
+    advise.advise,
+    compare.compare,
+    explain.explain,
+    data.data,
+    train.train,
+    serve.serve,
+):
+    app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -45,6 +58,7 @@ def _root(
 
 def main() -> None:
     """Run the command line: mistakes of the caller are one sentence and exit code 2, Ctrl-C is exit code 130."""
+    sys.path.append(str(Path.cwd()))  # a drafter of the caller's own may lie here; last, so that it hides nothing
     try:
         app(standalone_mode=True)
     except UsageError as error:

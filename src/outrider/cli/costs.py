@@ -9,6 +9,7 @@ import typer
 
 from .options import (
     Compile,
+    Config,
     Device,
     DeviceMap,
     DrafterSpec,
@@ -47,6 +48,7 @@ def costs(
     device_map: DeviceMap = None,
     compile_: Compile = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves into this file, e.g. costs.png.")] = None,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """What a pass over 1 to 64 tokens costs here, and up to which width verification is free."""

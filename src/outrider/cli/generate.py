@@ -9,10 +9,12 @@ import typer
 
 from .options import (
     Compile,
+    Config,
     Device,
     DeviceMap,
     DraftDevice,
     DrafterSpec,
+    DraftQuantize,
     Dtype,
     Fast,
     Json,
@@ -79,6 +81,7 @@ def generate(
     quantize: Quantize = None,
     device_map: DeviceMap = None,
     draft_device: DraftDevice = None,
+    draft_quantize: DraftQuantize = None,
     compile_: Compile = False,
     prefill_chunk: Annotated[
         int, typer.Option(help="Prompt tokens per pass: fewer take less memory on long prompts.")
@@ -92,6 +95,7 @@ def generate(
     global_tokens: Annotated[
         int | None, typer.Option(help="Tokens of corpus and finished answers that 'suffix' keeps; 0 keeps none.")
     ] = None,
+    config: Config = None,
     json_: Json = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show the rounds: drafted, accepted, rejected.")] = False,
 ) -> None:
@@ -115,6 +119,7 @@ def generate(
         compile_,
         prefill_chunk,
         draft_device,
+        draft_quantize,
     )
     sampling = Sampling(
         temperature=temperature,

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from ..api import Output, Outrider
 from ..errors import BadOption, BadPrompt
+from ..prompt_files import read_prompts
 from ..sampling import Sampling
 from ..stats import Stats
 from ..text import Prompt
 from ..trace import Painter, as_json, coloured, table
-from .prompts import read_prompts
 from .settings import Settings
 from .showing import describe, progress_bar, relaxed, versions
 
@@ -102,6 +102,7 @@ def run(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: bool, 
         "configuration": llm.configuration,
         "sampling": {key: value for key, value in asdict(sampling).items() if key != "processors"},
         "max_new_tokens": wanted.max_new_tokens,
+        "batch": 1 if wanted.prompts is None else wanted.batch,
         "stop": list(wanted.stop),
         "versions": versions(),
     }
@@ -154,6 +155,7 @@ def record(output: Output, trace: bool) -> dict[str, Any]:
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,
         "prompt_tokens": len(output.prompt_ids),
+        "prompt_ids": list(output.prompt_ids),
         "reused_tokens": output.reused,
         "seed": output.seed,
         "exactness": output.exactness,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 
 from ..errors import BadOption
 from .base import Drafter, Setting
 from .cascade import Cascade
+from .eagle import Eagle
+from .eagle3 import Eagle3
 from .early_exit import EarlyExit
 from .lookahead import Lookahead
 from .lookup import Lookup
+from .medusa import Medusa
 from .model import ModelDrafter
 from .mtp import Mtp
 from .none import NoDrafter
@@ -29,13 +33,16 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "translated": Translated,
     "early_exit": EarlyExit,
     "mtp": Mtp,
+    "medusa": Medusa,
+    "eagle": Eagle,
+    "eagle3": Eagle3,
     "cascade": Cascade,
 }
 DEFAULT = "suffix"
 
 
 def make_drafter(spec: str, setting: Setting) -> Drafter:
-    """The drafter of a spec: "name", "name:argument", or "package.module:Class" for one of your own.
+    """The drafter of a spec: "name", "name:argument", or "module:Class" for one of your own.
 
     Raises:
         BadOption: there is no such drafter, or its argument is wrong.
@@ -53,11 +60,14 @@ def drafter_class(spec: str) -> type[Drafter]:
     name, _, argument = spec.partition(":")
     if name in DRAFTERS:
         return DRAFTERS[name]
-    if "." in name and argument:
+    if argument.isidentifier() and ("." in name or _exists(name)):
         return _imported(name, argument)
-    raise BadOption(
-        f"There is no drafter {name!r}: choose one of {', '.join(sorted(DRAFTERS))}, or package.module:Class."
-    )
+    raise BadOption(f"There is no drafter {name!r}: choose one of {', '.join(sorted(DRAFTERS))}, or module:Class.")
+
+
+def _exists(module: str) -> bool:
+    """Whether there is such a module; nothing is imported."""
+    return module.isidentifier() and importlib.util.find_spec(module) is not None
 
 
 def _imported(module: str, name: str) -> type[Drafter]:

@@ -51,9 +51,13 @@ class Drafter(ABC):
             unless it branches always.
         always_branches: it makes trees whatever the budget, so rules for chains do not serve it.
         reencodes: its drafts pass through text from another vocabulary, where no law survives; never with `has_law`.
+        learns: it drafts from what requests that have ended wrote.
+        from_text: its drafts follow from the tokens of prompts and outputs alone, without a model of its own and
+            without the target's scores, so that recorded answers are enough to know them.
+        reads: it has a model that reads a request's whole text when it is first asked for a draft.
 
-    By the last four, combinations that cannot work are refused before anything is loaded. The class says what the kind
-    may do; an instance may say less once it knows.
+    By `has_law` to `reencodes`, combinations that cannot work are refused before anything is loaded. The class says
+    what the kind may do; an instance may say less once it knows.
     """
 
     taps: tuple[int, ...] = ()
@@ -63,6 +67,9 @@ class Drafter(ABC):
     makes_trees: bool = False
     always_branches: bool = False
     reencodes: bool = False
+    learns: bool = False
+    from_text: bool = False
+    reads: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
@@ -94,6 +101,9 @@ class Drafter(ABC):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """One draft per state, node 0 its pending token, within its budget (depth 0: nothing but node 0).
+
+        A tree's nodes stand in the order of what they are worth, where the drafter can tell: the first n of them that
+        lie no deeper than d are then what a budget of n nodes and depth d would have brought, which `tune` reads off.
 
         It may be called again before `commit`, for another draft in the place of the first.
         """
@@ -131,6 +141,9 @@ class Drafter(ABC):
 
     def end(self, state: Any) -> None:  # noqa: B027 - most drafters hold nothing
         """Release what a state holds: its request has finished or was removed. Called once, and last."""
+
+    def forget(self) -> None:  # noqa: B027 - most drafters learn nothing
+        """Drop what it learned of requests that have ended; what it was made with stays. No request is under way."""
 
     @property
     def token_bytes(self) -> int:

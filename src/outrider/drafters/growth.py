@@ -195,8 +195,8 @@ class LikeliestTree(_Branching):
         self._open(sorted([node for node in ranked if self._goes_on(node)][: self._width]))
 
     def draft(self) -> Draft:
-        """See `Growth`."""
-        return self._drafted([0, *sorted(self._best())], "point")
+        """See `Growth`; the worthiest node first."""
+        return self._drafted([0, *self._best()], "point")
 
     def _best(self) -> list[int]:
         """As many nodes as the budget has, the worthiest first, parents before children of the same worth."""
@@ -233,8 +233,8 @@ class DrawnTree(_Branching):
         self._open([node for node in grown if self._below[self._place[node]] and self._goes_on(node)])
 
     def draft(self) -> Draft:
-        """See `Growth`."""
-        return self._drafted(range(len(self._tokens)), "without_replacement")
+        """See `Growth`; in the order of the shape."""
+        return self._drafted(sorted(range(len(self._tokens)), key=self._place.__getitem__), "without_replacement")
 
 
 def sprout(start: Start, sampling: Sampling) -> Growth:

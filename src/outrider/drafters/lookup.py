@@ -48,6 +48,8 @@ class Lookup(Drafter):
         longest: matches longer than this are not told apart (tokens).
     """
 
+    from_text = True
+
     def __init__(self, longest: int = 16) -> None:
         self._longest = longest
         self.spec = f"lookup:{longest}"

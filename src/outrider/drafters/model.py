@@ -65,6 +65,7 @@ class ModelDrafter(Drafter):
 
     has_law = True
     makes_trees = True
+    reads = True
 
     def __init__(self, model: Target, vocabulary: int, shared: Tensor | None = None, spec: str = "model") -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec
@@ -87,12 +88,8 @@ class ModelDrafter(Drafter):
         return cls(model, setting.target.vocabulary, shared, f"model:{argument}")
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
-        """See `Drafter`; runs the prompt through the draft model."""
-        state = _State(list(prompt), len(prompt), Seat(self._model.new_cache(1, len(prompt) + 64)))
-        if len(prompt) <= self._model.context:
-            state.fed, state.sure = list(prompt[:-1]), len(prompt) - 1
-            prefill(self._model, self._known(state.fed), state.seat.cache)
-        return state
+        """See `Drafter`; the draft model reads the prompt when it is first asked for a draft, and only then."""
+        return _State(list(prompt), len(prompt), Seat(self._model.new_cache(1, len(prompt) + 64)))
 
     @property
     def token_bytes(self) -> int:
@@ -122,6 +119,9 @@ class ModelDrafter(Drafter):
             for state, growth, sampling in zip(states, growths, samplings, strict=True)
             if growth is not None
         ]
+        for row in active:
+            if not row.state.fed and row.state.seat.cache.rows == 1:
+                self._read(row.state)
         if active:
             cache = gather([row.state.seat for row in active])
             self._catch_up(active, cache)
@@ -148,6 +148,11 @@ class ModelDrafter(Drafter):
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """The tokens with ids that the draft model lacks replaced by its last one: a worse draft, no wrong output."""
         return [min(token, self._model.vocabulary - 1) for token in tokens]
+
+    def _read(self, state: _State) -> None:
+        """Run a new text but for its pending token, before its row joins others; in parts, as it may be long."""
+        state.fed, state.sure = state.tokens[:-1], len(state.tokens) - 1
+        prefill(self._model, self._known(state.fed), state.seat.cache)
 
     def _catch_up(self, active: Sequence[_Active], cache: KVCache) -> None:
         """Drop what is no longer the text, feed what is missing of it, and let each draft grow by its first level."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, nan
 from typing import Any
 
@@ -39,6 +40,22 @@ def read_options(name: str, argument: str, readers: Mapping[str, Reader], path: 
         except ValueError as error:
             raise BadOption(f"{name}:{key}={text} cannot be used: {key} has to be {error}.") from error
     return found
+
+
+def split_specs(text: str, names: Iterable[str]) -> list[str]:
+    """Specs at those commas behind which a known name begins; paths and options may have commas of their own.
+
+    What follows the name of a cascade is its own.
+
+    Args:
+        text: specs with commas between.
+        names: those that are known; package.module:Class is too.
+    """
+    known = "|".join(re.escape(name) for name in names)
+    start = rf",(?=(?:{known})(?:[:,]|$)|[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*(?:,|$))"
+    specs = [spec for spec in re.split(start, text) if spec]
+    inner = next((place for place, spec in enumerate(specs) if spec.startswith("cascade:")), len(specs))
+    return [*specs[:inner], *filter(None, [",".join(specs[inner:])])]
 
 
 def whole(least: int) -> Reader:

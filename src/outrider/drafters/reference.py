@@ -47,6 +47,7 @@ class Reference(Drafter):
     """Drafts what the request's prediction says, as long as it is right."""
 
     spec = "reference"
+    from_text = True
 
     def check_prediction(self, prediction: Sequence[int]) -> None:
         """See `Drafter`; this one needs it."""

@@ -123,7 +123,8 @@ class Suffix(Drafter):
         global_tokens: tokens of finished outputs that are kept; 0 keeps none.
     """
 
-    makes_trees = True
+    makes_trees = from_text = True
+    learns = True
 
     def __init__(
         self,
@@ -134,7 +135,9 @@ class Suffix(Drafter):
     ) -> None:
         self._factor = factor
         self._make = partial(Automaton, longest, doubt)
-        self._outputs = Outputs(self._make, global_tokens) if global_tokens else None
+        self._bound, self._corpus = global_tokens, list[list[int]]()
+        self.learns = global_tokens > 0
+        self.forget()
         self.spec = f"suffix:factor={factor:g},longest={longest},doubt={doubt:g},global={global_tokens}"
 
     @classmethod
@@ -155,18 +158,24 @@ class Suffix(Drafter):
         names = {"global": "global_tokens"}
         drafter = cls(**{names.get(key, key): value for key, value in given.items() if key != "corpus"})
         if "corpus" in given:
-            drafter._preload(read_corpus(Path(given["corpus"]), setting.tokenizer), given.get("global", GLOBAL_TOKENS))
+            drafter._preload(read_corpus(Path(given["corpus"]), setting.tokenizer))
             drafter.spec += f",corpus={given['corpus']}"
         return drafter
 
-    def _preload(self, texts: Sequence[Sequence[int]], bound: int) -> None:
+    def _preload(self, texts: list[list[int]]) -> None:
         size = sum(map(len, texts))
-        if size > bound:
+        if size > self._bound:
             raise BadOption(
-                f"The corpus has {size} tokens, and {bound} tokens of other texts are kept: raise global "
+                f"The corpus has {size} tokens, and {self._bound} tokens of other texts are kept: raise global "
                 "(--global-tokens), or give a smaller corpus."
             )
-        for text in texts:
+        self._corpus = texts
+        self.forget()
+
+    def forget(self) -> None:
+        """See `Drafter`: the corpus alone stays."""
+        self._outputs = Outputs(self._make, self._bound) if self._bound else None
+        for text in self._corpus:
             self._learn(text)
 
     def _learn(self, text: Sequence[int]) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ..api import Outrider
 from ..errors import BadOption
-from ..kv import KVCache, Seat
+from ..kv import KVCache, Seat, gather
 from ..noise import SeededNoise
 from ..sampling import Sampling
 from ..target import prefill
@@ -164,35 +165,73 @@ def _cache(llm: Outrider, batch: int, context: int, width: int) -> KVCache:
 
 
 def _draft(llm: Outrider, plan: Plan) -> tuple[float | None, int]:
-    """Seconds per drafted token on a text that repeats itself, and how many were drafted at a time."""
-    length = min(max(plan.contexts), llm.target.context - DRAFT - 1)
-    prompt = [_TEXT[place % len(_TEXT)] for place in range(length)]
-    seat = Seat(llm.target.new_cache(1, length))
-    hidden = prefill(llm.target, prompt[:-1], seat.cache, taps=llm.drafter.taps)
-    samples, drafted = [], 0
-    for turn in range(plan.repeats + 1):
-        state = llm.drafter.begin(prompt, hidden)
+    """Seconds per drafted token, and how many were drafted at a time."""
+    context = min(max(plan.contexts), llm.target.context - DRAFT - 1)
+    ((samples, drafted),) = time_drafts(llm, [Budget(DRAFT)], 1, context, plan.repeats)
+    return (statistics.median(samples) / drafted if drafted else None), drafted
+
+
+def time_drafts(
+    llm: Outrider,
+    budgets: Sequence[Budget],
+    batch: int,
+    context: int,
+    repeats: int,
+    sampling: Sampling | None = None,
+) -> list[tuple[list[float], int]]:
+    """Seconds that the drafter takes to draft for a whole batch, time and again, on a text that repeats itself.
+
+    Args:
+        llm: its drafter is timed.
+        budgets: of every row; they take turns.
+        batch: rows.
+        context: tokens of each, the pending one included.
+        repeats: drafts that count; one more warms up.
+        sampling: greedy if not given.
+
+    Returns:
+        For each budget the seconds of every draft, and the tokens of one row's.
+    """
+    prompt = [_TEXT[place % len(_TEXT)] for place in range(context)]
+    cache = llm.target.new_cache(1, context)
+    hidden = prefill(llm.target, prompt[:-1], cache, taps=llm.drafter.taps)
+    seats = [Seat(cache) for _ in range(batch)]
+    gather(seats)  # copies the row
+    states = [llm.drafter.begin(prompt, hidden) for _ in seats]
+    for state, seat in zip(states, seats, strict=True):
         llm.drafter.seated(state, seat)
-        noise = SeededNoise.for_draft(0, 0, llm.verifier.coupled)
+    samples: list[list[float]] = [[] for _ in budgets]
+    drafted = [0] * len(budgets)
+    for turn, (place, budget) in product(range(repeats + 1), enumerate(budgets)):
+        noises = [SeededNoise.for_draft(row, 0, llm.verifier.coupled) for row in range(batch)]
         started = perf_counter()
-        (draft,) = llm.drafter.propose([state], [Budget(DRAFT)], [Sampling()], [noise])
+        drafts = llm.drafter.propose(states, [budget] * batch, [sampling or Sampling()] * batch, noises)
         machine.wait(llm.target.device)
-        seconds, drafted = perf_counter() - started, len(draft.tree) - 1
-        if drafted and turn:
-            samples.append(seconds / drafted)
-    return (statistics.median(samples) if samples else None), drafted
+        seconds, drafted[place] = perf_counter() - started, len(drafts[0].tree) - 1
+        if turn:
+            samples[place].append(seconds)
+    for state in states:
+        llm.drafter.end(state)
+    return list(zip(samples, drafted, strict=True))
 
 
 def parse_numbers(text: str, name: str) -> tuple[int, ...]:
-    """Numbers of 1 or more from a list like "1,2,8".
+    """Numbers of 1 or more from a list like "1,2,8" or "1-5,8".
 
     Raises:
         BadOption: naming the option.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise BadOption(f"--{name} is {text!r}: write numbers of 1 or more with commas between, like 1,2,8.")
-    return tuple(sorted({int(part) for part in parts}))
+    found: set[int] = set()
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        first, dash, last = part.partition("-")
+        ends = (first, last) if dash else (first, first)
+        if not all(end.isdecimal() and int(end) > 0 for end in ends) or int(ends[0]) > int(ends[1]):
+            found.clear()
+            break
+        found.update(range(int(ends[0]), int(ends[1]) + 1))
+    if not found:
+        raise BadOption(f"--{name} is {text!r}: write numbers of 1 or more with commas between, like 1,2,8 or 1-5.")
+    return tuple(sorted(found))
 
 
 def check_plot(path: Path) -> None:

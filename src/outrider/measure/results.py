@@ -11,7 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 SCHEMA = 1
-PLAIN = "none"
+PLAIN = "none"  # the drafter of plain decoding
+OWN, ENDPOINT = "outrider", "endpoint"  # systems
+SERVED = "as served"  # in the place of a drafter: what a server does is its own affair
 
 
 class Record(BaseModel):
@@ -39,7 +41,7 @@ class Case(Record):
     batch: int = 1
     temperature: float = 0.0
     quantize: str | None = None
-    system: str = "outrider"
+    system: str = OWN
 
     @property
     def plain(self) -> Case:
@@ -49,7 +51,7 @@ class Case(Record):
     @property
     def name(self) -> str:
         """For tables and plots; parts that are the usual ones are left out."""
-        parts = [self.drafter if self.system == "outrider" else f"{self.drafter} ({self.system})"]
+        parts = [self.drafter if self.system == OWN else f"{self.drafter} ({self.system})"]
         parts += [self.verifier] * (self.verifier != "match")
         parts += [f"k={self.k}"] * (self.k is not None)
         parts += [self.policy] * (self.k is None and self.policy != "goodput" and self.drafter != PLAIN)
@@ -71,6 +73,8 @@ class RoundFigures(Record):
         draft_seconds, verify_seconds: of the whole batch's draft and pass, as in `types.Round`.
         verdict_seconds: of this row's own law and verdict.
         rows, nodes, place: how many rows and nodes shared the pass, and which of the rows this was (see `types.Round`).
+        tv, kl: under a relaxed verifier, the sums over the round's tokens of `types.Divergence`; a `kl` of None beside
+            a `tv` that is there is infinite. Both None under a lossless one.
     """
 
     drafted: int
@@ -84,6 +88,23 @@ class RoundFigures(Record):
     rows: int = 1
     nodes: int = 0
     place: int = 0
+    tv: float | None = None
+    kl: float | None = None
+
+
+class ServerCounters(Record):
+    """What a server's own counters say of the time in which a group of requests was answered, and nothing else was.
+
+    Attributes:
+        drafts: rounds that had a draft; None where the server counts tokens alone.
+        drafted, accepted: tokens.
+        accepted_at: of the drafts, how many had their first, second, ... token accepted; empty where it is not counted.
+    """
+
+    drafts: int | None
+    drafted: int
+    accepted: int
+    accepted_at: tuple[int, ...] = ()
 
 
 class Sample(Record):
@@ -93,8 +114,8 @@ class Sample(Record):
         case: index into the cases.
         prompt, category: id and kind of the prompt.
         repeat: 0, 1, ... of the same prompt under the same case.
-        prompt_tokens: length of the prompt.
-        seconds: wall time of the request, prefill included.
+        prompt_tokens: length of the prompt; 0 where an endpoint does not tell it.
+        seconds: wall time of the request, prefill included. Requests of a batch begin together.
         rounds: every round; empty where an endpoint tells none.
         arrivals: (seconds from the start, tokens that had come since the one before) for each event; of our own runs
             the rounds', of an endpoint those of its stream.
@@ -103,7 +124,13 @@ class Sample(Record):
         seed: of the sampling.
         identical: whether the ids equal plain decoding's of the same prompt and seed; None where that was not promised
             or not compared.
-        perplexity: of the answer under the target that is named in the manifest; None where not asked for.
+        perplexity: of the answer under the target that is named in the manifest, as it was loaded for this case; None
+            where not asked for.
+        group: prompts that were served together have the same one, within a case and a repeat; None for one alone.
+        started: seconds since the epoch.
+        peak_memory: bytes that the process (or the GPU) held at most while this was answered, less the weights of
+            drafters that only other cases use; None where it cannot be measured.
+        counters: of an endpoint, for the whole group and on the first sample of it; None where it has none.
     """
 
     case: int
@@ -120,6 +147,10 @@ class Sample(Record):
     seed: int
     identical: bool | None = None
     perplexity: float | None = None
+    group: int | None = None
+    started: float = 0.0
+    peak_memory: int | None = None
+    counters: ServerCounters | None = None
 
 
 class Interval(Record):
@@ -152,6 +183,9 @@ class CategoryFigures(Record):
 class Summary(Record):
     """What the samples of a case amount to.
 
+    Prefill is the time before the first draft began; of an endpoint, which does not tell, the time to the first token,
+    and the tokens that came then are not counted against the rest.
+
     Attributes:
         case: index into the cases.
         prompts, samples, rounds, drafted, accepted, tokens: counts.
@@ -159,24 +193,27 @@ class Summary(Record):
         acceptance_length: tokens committed per round that had a draft, bonus included; 1 at worst.
         survival: s_k, share of rounds with a draft in which tokens 1..k were all kept (vLLM's "per position").
         conditional: a_k = s_k / s_(k-1).
-        tokens_per_pass: tokens per pass of the target, rounds without a draft included.
+        tokens_per_pass: tokens per pass and row, rounds without a draft included.
         time_to_first: seconds until the first token, prefill included.
         between_tokens: seconds between two tokens as they arrive; those of one round arrive together, so the first of
             a round waits and the others come at 0.
         between_events: seconds between two arrivals, however many tokens each brings.
-        per_token: seconds per token over a sliding window of 16 tokens, which bursts do not mislead.
+        per_token: seconds per token over a sliding window of 16 tokens, which bursts do not mislead; None where no
+            answer is that long.
         tokens_per_second: the median over prompts of an answer's tokens / (seconds without prefill).
-        throughput: all tokens of the case / the wall time that its batches took together.
-        speedup: the geometric mean over prompts of plain seconds / seconds, paired; None for plain decoding.
-        speedup_interval: of that, by bootstrap over prompts.
-        verdict: "faster", "slower", or "indistinguishable" where the interval holds 1.
-        draft_seconds, verify_seconds, verdict_seconds, other_seconds: per round, the mean; other is the rest of the
+        throughput: all tokens of the case / the wall time that its batches took together, prefill included.
+        speedup: the geometric mean over prompts of plain decoding's seconds per token / seconds per token, prefill
+            included: paired by prompt, repeat and seed, the median over the repeats. Where the answers are the same, as
+            under a lossless rule with the same seed, that is plain seconds / seconds. None for plain decoding.
+        speedup_interval: of that, by bootstrap over prompts; those served together are drawn together. None for one.
+        verdict: "faster", "slower", or "indistinguishable" where the interval holds 1 or there is none.
+        draft_seconds, verify_seconds, verdict_seconds, other_seconds: per pass, the mean; other is the rest of the
             time between prefill and the last token.
-        peak_memory: bytes of the process at most while the case ran; None where it cannot be measured.
+        peak_memory: the most of any sample.
         drafter_memory: bytes of weights that the drafter adds.
         compared, identical: samples whose ids were compared with plain decoding's, and those that were the same.
         perplexity: of all answers together under the target.
-        lossless: whether the verifier keeps the target's law.
+        lossless: whether the verifier keeps the target's law; None where an endpoint does not tell its rule.
         mean_tv, mean_kl: under a relaxed verifier, as in `stats.Stats`.
         categories: by kind of prompt.
     """
@@ -211,7 +248,7 @@ class Summary(Record):
     compared: int
     identical: int
     perplexity: float | None
-    lossless: bool
+    lossless: bool | None
     mean_tv: float | None
     mean_kl: float | None
     categories: dict[str, CategoryFigures]
@@ -242,7 +279,7 @@ class Divergence(Record):
 
 
 class PassCost(Record):
-    """What a pass of the target cost: `nodes` tokens per row, `batch` rows, `context` tokens before."""
+    """What a pass of the target cost: `width` tokens per row, `batch` rows, `context` tokens before, in seconds."""
 
     width: int
     batch: int
@@ -254,7 +291,7 @@ class TracedRound(Record):
     """One round for the coloured text: pieces of text with the origin of each.
 
     Attributes:
-        pieces: (text, "drafted", "corrected" or "bonus").
+        pieces: (text, "drafted", "corrected" or "bonus"); a token without any draft before it is a bonus too.
         rejected: the text of the drafted tokens that were not kept.
     """
 

@@ -14,12 +14,12 @@ from ..speed import survival
 from ..types import Round
 
 DEEPEST = 32  # tokens of a chain that are ever asked for
-_NODES, _LEVELS, _RANKS = 64, 16, 8  # of a tree that are ever asked for
+_NODES, _RANKS = 64, 8  # of a tree that are ever asked for
 _MEMORY = 0.96  # what a round counts, once another one has had a draft
 _PRIOR = 0.6  # chance of a token of which nothing is known
 _WEIGHT = 2.0  # rounds that an expectation is worth
 _NOTHING = 0.005  # a chance that is none
-_SIBLING = 0.3  # a child's chance against its elder sibling's, before anything is known
+_SIBLING = 0.3  # chance of a child whose elders failed, before anything is known
 
 
 class Slot(NamedTuple):
@@ -43,8 +43,8 @@ class Acceptance(Protocol):
         """Learn from a round whose budget had the depth `asked`, above 0, and whose draft had `depth`."""
         ...
 
-    def slots(self) -> list[Slot]:
-        """What each further token of a draft promises, in the order in which a drafter spends its budget."""
+    def slots(self, most: int = DEEPEST) -> list[Slot]:
+        """What each of the next `most` tokens of a draft promises, in the order in which a drafter spends them."""
         ...
 
     def fade(self, rounds: float) -> None:
@@ -71,7 +71,7 @@ class Chain:
     """Acceptance by position. A draft may be shorter than asked for, and long ones may be better than short ones.
 
     Per position: how often a draft that came so far had it, and how often, all before it being kept, it was there and
-    was kept.
+    was kept. Of a draft with branches the eldest child counts.
     """
 
     def __init__(self) -> None:
@@ -81,31 +81,36 @@ class Chain:
 
     def observe(self, round_: Round, asked: int, depth: int) -> None:
         """See `Acceptance`."""
-        accepted = round_.accepted
         self._existence.observe(depth > 0)
         if not depth:
             return
         self._scale(_MEMORY)
+        eldest = [children[0] if children else None for children, _ in _on_the_way(round_)]
         for place in range(min(max(asked, depth), DEEPEST, depth + 1)):
             self._came[place] += 1
             self._had[place] += place < depth
-            if place <= accepted:
+            if place < len(eldest):
                 self._open[place] += 1
-                self._tried[place] += place < depth
-                self._kept[place] += place < accepted
+                self._tried[place] += eldest[place] is not None
+                self._kept[place] += eldest[place] is not None and eldest[place] in round_.path
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int = DEEPEST) -> list[Slot]:
         """See `Acceptance`."""
-        exists, rate = self._existence.chance, self._kept[0] / self._tried[0]
-        had, kept = [exists], [exists]
-        for place in range(DEEPEST):
+        exists, kept, had = self.ahead(min(most, DEEPEST))
+        pairs = zip(survival([exists, *kept])[1:], survival([exists, *had])[1:], strict=True)
+        return [Slot(*pair, depth) for depth, pair in enumerate(pairs, 1) if pair[0] > _NOTHING * exists]
+
+    def ahead(self, most: int = DEEPEST) -> tuple[float, list[float], list[float]]:
+        """The chance of a draft; and by position, if it comes so far: of a token that is kept, and of any token."""
+        rate = self._kept[0] / self._tried[0]
+        had, kept = [], []
+        for place in range(most):
             if place:
                 rate = (self._kept[place] + _WEIGHT * rate) / (self._tried[place] + _WEIGHT)
             longer = (self._tried[place] + 1) / (self._open[place] + 1) if place else 1.0
             kept.append(rate * longer)
             had.append((self._had[place] + 1) / (self._came[place] + 1))
-        pairs = zip(survival(kept)[1:], survival(had)[1:], strict=True)
-        return [Slot(*pair, depth) for depth, pair in enumerate(pairs, 1) if pair[0] > _NOTHING * exists]
+        return self._existence.chance, kept, had
 
     def fade(self, rounds: float) -> None:
         """See `Acceptance`."""
@@ -118,52 +123,63 @@ class Chain:
 
 
 class Branches:
-    """Acceptance by rank among siblings, for drafters that make trees.
+    """Acceptance of trees: by position along the eldest children, and by rank among siblings whose elders failed.
 
-    The best tree of n nodes takes them best first on the product of the chances of the ranks on the way (Sequoia,
-    2402.12374, whose dynamic programme comes to that).
+    The best tree of n nodes takes them best first on the chance that each is kept (Sequoia, 2402.12374, whose dynamic
+    programme comes to that).
     """
 
     def __init__(self) -> None:
-        self._existence = _Existence()
-        self._tried, self._kept = [0.0] * _RANKS, [0.0] * _RANKS
-        self._tried[0], self._kept[0] = _WEIGHT, _WEIGHT * _PRIOR  # fades like what was seen
+        self._eldest = Chain()
+        self._tried, self._kept = [0.0] * _RANKS, [0.0] * _RANKS  # of those whose elders failed; the eldest apart
 
     def observe(self, round_: Round, asked: int, depth: int) -> None:
         """See `Acceptance`."""
-        self._existence.observe(depth > 0)
+        self._eldest.observe(round_, asked, depth)
         if not depth:
             return
         self._scale(_MEMORY)
-        below = trees.children(round_.tree.parents)
-        for node, following in zip(round_.path, (*round_.path[1:], None), strict=True):
-            for rank, child in enumerate(below[node][:_RANKS]):
-                self._tried[rank] += 1
-                self._kept[rank] += child == following
+        for children, kept in _on_the_way(round_):
+            for rank, child in enumerate(children[:_RANKS]):
+                if rank:
+                    self._tried[rank] += 1
+                    self._kept[rank] += child == kept
+                if child == kept:
+                    break
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int = _NODES) -> list[Slot]:
         """See `Acceptance`."""
-        exists, rates = self._existence.chance, [self._kept[0] / self._tried[0]]
-        for tried, kept in zip(self._tried[1:], self._kept[1:], strict=True):
-            rates.append((kept + _WEIGHT * _SIBLING * rates[-1]) / (tried + _WEIGHT))
+        levels = min(most, DEEPEST)
+        exists, eldest, had = self._eldest.ahead(levels)
+        offered = survival([exists, *had])
+        younger = [(k + _WEIGHT * _SIBLING) / (t + _WEIGHT) for t, k in zip(self._tried, self._kept, strict=True)]
         found: list[Slot] = []
-        waiting = [(-rates[0], 1, 0, 1.0)]  # minus its chance, depth, rank, its parent's chance
+        waiting = [(-exists * eldest[0], 1, 0, exists)]  # minus its chance, depth, rank, chance that its elders fail
         deepest = 0
-        while waiting and len(found) < _NODES:
-            chance, depth, rank, parent = heapq.heappop(waiting)
+        while waiting and len(found) < min(most, _NODES):
+            chance, depth, rank, left = heapq.heappop(waiting)
             deepest = max(deepest, depth)
-            found.append(Slot(-chance * exists, exists, deepest))
-            if rank + 1 < _RANKS:
-                heapq.heappush(waiting, (-parent * rates[rank + 1], depth, rank + 1, parent))
-            if depth < _LEVELS:
-                heapq.heappush(waiting, (chance * rates[0], depth + 1, 0, -chance))
+            found.append(Slot(-chance, max(-chance, offered[depth]), deepest))
+            left += chance
+            if rank + 1 < _RANKS and left > _NOTHING * exists:
+                heapq.heappush(waiting, (-left * younger[rank + 1], depth, rank + 1, left))
+            if depth < levels and -chance > _NOTHING * exists:
+                heapq.heappush(waiting, (chance * eldest[depth], depth + 1, 0, -chance))
         return found
 
     def fade(self, rounds: float) -> None:
         """See `Acceptance`."""
-        if self._tried[0] > rounds:
-            self._scale(rounds / self._tried[0])
+        self._eldest.fade(rounds)
+        most = max(self._tried)
+        if most > rounds:
+            self._scale(rounds / most)
 
     def _scale(self, factor: float) -> None:
         self._tried = [factor * count for count in self._tried]
         self._kept = [factor * count for count in self._kept]
+
+
+def _on_the_way(round_: Round) -> list[tuple[list[int], int | None]]:
+    """For each node that was kept: its children, the eldest first, and which of them was kept."""
+    below = trees.children(round_.tree.parents)
+    return [(below[node], kept) for node, kept in zip(round_.path, (*round_.path[1:], None), strict=True)]

@@ -1,19 +1,21 @@
 """What passes and drafts cost, learned from rounds: seconds by size, robust to slow outliers, never falling with size.
 
 A machine that does other work too gives timings that are ten times too long now and then, and sometimes twice as long
-for minutes. So a size counts by the faster ones of its last few passes, one slow pass proves nothing, and when all
+for minutes. So a size counts by the faster ones of its last few passes, a single slow pass proves nothing, and when all
 sizes become slower together the whole table is rescaled. Knows nothing of acceptance.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 _WINDOW = 15  # passes of one size that count
 _ENOUGH = 2  # passes that prove what a size costs
-_DOUBT = 32  # passes after which a single pass of a size is forgotten: it may have been disturbed
+_DOUBT = 32  # passes after which a single pass of a size is forgotten
 _STALE = 512  # passes after which a size that was not seen again is forgotten
 _FIXED = 48.0  # nodes that a pass is assumed to cost before its first
 _CLOSE = 1.25  # a gain that hangs on what a plain pass costs
@@ -99,14 +101,22 @@ class Curve:
         return self._table
 
     def _fit(self) -> tuple[list[int], list[float]]:
-        """Sizes and seconds, made monotone by pooling neighbours that contradict each other."""
+        """Sizes and seconds, made monotone by pooling neighbours that contradict each other.
+
+        What was seen once is believed half-way, where it is slower than the other sizes let expect.
+        """
         lowest = min(self._sizes)
         for bucket in [b for b, found in self._sizes.items() if b != lowest and self._passes - found.seen > _STALE]:
             del self._sizes[bucket]
         known = [found for _, found in sorted(self._sizes.items())]
         sure = [f for f in known if len(f.passes) >= _ENOUGH or self._passes - f.seen < _DOUBT]
+        points = [found.point for found in sure or known]
         blocks: list[tuple[float, int, list[int]]] = []  # seconds, weight, sizes
-        for size, seconds, weight in (found.point for found in sure or known):
+        for place, (size, seconds, weight) in enumerate(points):
+            if weight < _ENOUGH and len(points) > 1:  # it may have been disturbed
+                others = [*points[:place], *points[place + 1 :]]
+                expected = self._read([point[0] for point in others], [point[1] for point in others], size)
+                seconds = min(seconds, math.sqrt(seconds * expected))
             blocks.append((seconds, weight, [size]))
             while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
                 (one, n, left), (other, m, right) = blocks[-2:]
@@ -114,7 +124,7 @@ class Curve:
         sizes = [size for _, _, block in blocks for size in block]
         return sizes, [seconds for seconds, _, block in blocks for _ in block]
 
-    def _read(self, sizes: list[int], seconds: list[float], size: int) -> float:
+    def _read(self, sizes: Sequence[int], seconds: Sequence[float], size: int) -> float:
         """Between two known sizes no more than the smaller, up to half-way, so that what might be free is tried.
 
         Beyond them as steep as measured, or as assumed where only one size is known.

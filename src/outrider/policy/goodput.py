@@ -17,12 +17,12 @@ from enum import Enum, auto
 from .. import tree as trees
 from ..types import Budget, Round
 from .acceptance import DEEPEST, Acceptance, Branches, Chain, Slot
-from .allocation import START, allocate
+from .allocation import START, allocate, reach
 from .base import Maker, Setting, no_argument
 from .costs import Costs
 
 _PROBE = 1  # tokens of a probe
-_SHORTEST, _LONG, _LONGEST = 16, 128, 1024  # rounds between probes: at first, in the long run, and for the dearest
+_BRIEFEST, _SHORTEST, _LONG, _LONGEST = 8, 16, 128, 1024  # rounds between probes: at first, cheap or dear; later
 _OVERHEAD = 0.01  # share of the time that probes may take
 _BRIEF = 16  # rounds; drafting that paid for no longer than that was a mistake
 _RECENT = 4  # rounds without a draft after which the next one has to catch up, and its time is no measure
@@ -128,7 +128,8 @@ class Company:
         if any(member.probe_is_due(longest) for member in self._members):  # together: they share the drafter's time
             for member in self._members:
                 member.probe()
-        slots = [*(member.slots() for member in self._members), *[[]] * self._others]
+        most = reach(verify, rows)
+        slots = [*(member.slots(most) for member in self._members), *[[]] * self._others]
         counts, gain = allocate(slots, verify, draft)
         if self._costs.plain_is_due(rows, gain):
             for member in self._members:
@@ -182,7 +183,8 @@ class Goodput:
         self._next: Budget | None = None
         self._phase, self._confirmed = _Phase.DRAFTING, 0
         self._pause, self._paused = 0, 0  # rounds that the latest pause was meant to have, and has had
-        self._rounds, self._idle = 0, 0  # rounds that asked for drafts since it began, rounds since the last of them
+        self._rounds = 0  # that asked for drafts since it began
+        self._idle = _RECENT  # rounds since the last of them; to begin with, a draft model has the prompt to read
 
     def budget(self) -> Budget:
         """See `Policy`."""
@@ -223,10 +225,10 @@ class Goodput:
             self._phase, self._confirmed = _Phase.PROBING, 0
             self._acceptance.fade(_FADED)
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int) -> list[Slot]:
         """What its draft could be; nothing while it pauses, or probes without success so far."""
         trying = self.drafting or (self._phase is _Phase.PROBING and self._confirmed > 0)
-        return self._acceptance.slots() if trying else []
+        return self._acceptance.slots(most) if trying else []
 
     def draft(self, budget: Budget) -> None:
         """Its draft pays."""
@@ -263,7 +265,8 @@ class Goodput:
         """Pause for longer than the last time, unless drafting has paid in between; up to twice as long."""
         paid = self.drafting and self._rounds >= _BRIEF
         longer = min(2 * self._pause, max(min(self._pause * 5 // 4, _LONG), self._company.fair_pause))
-        self._pause = _SHORTEST if paid else max(_SHORTEST, longer)
+        shortest = min(_SHORTEST, max(_BRIEFEST, self._company.fair_pause))
+        self._pause = shortest if paid else max(shortest, longer)
         self._phase, self._paused = _Phase.PAUSING, 0
 
 

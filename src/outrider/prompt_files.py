@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from ..errors import BadPrompt
-from ..text import Prompt
+from .errors import BadPrompt
+from .text import Prompt
 
 _LARGEST_FILE = 64 << 20  # bytes of prompts read into memory
 
@@ -16,6 +17,17 @@ def read_prompts(path: Path) -> list[Prompt]:
 
     Raises:
         BadPrompt: missing, too large, empty, or a line that is neither.
+    """
+    if path.suffix != ".jsonl":
+        return list(read_lines(path))
+    return [prompt_of(record, where) for record, where in read_records(path)]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file that are not blank.
+
+    Raises:
+        BadPrompt: missing, too large or empty.
     """
     if not path.is_file():
         raise BadPrompt(f"There is no file {path}: check the path.")
@@ -27,16 +39,31 @@ def read_prompts(path: Path) -> list[Prompt]:
         raise BadPrompt(f"{path} is not UTF-8 text: convert it first.") from error
     if not lines:
         raise BadPrompt(f"{path} has no prompts: put one on each line.")
-    if path.suffix != ".jsonl":
-        return list(lines)
-    return [_json_prompt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+    return lines
 
 
-def _json_prompt(line: str, where: str) -> Prompt:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise BadPrompt(f"{where} is no JSON: write one object per line.") from error
+def read_records(path: Path) -> list[tuple[Any, str]]:
+    """The lines of a JSONL file, and for each where it stands, for messages.
+
+    Raises:
+        BadPrompt: as `read_lines`, or a line that is no JSON.
+    """
+    found = []
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}, line {number}"
+        try:
+            found.append((json.loads(line), where))
+        except json.JSONDecodeError as error:
+            raise BadPrompt(f"{where} is no JSON: write one object per line.") from error
+    return found
+
+
+def prompt_of(record: Any, where: str) -> Prompt:
+    """The prompt of a record: its "prompt" or its "messages".
+
+    Raises:
+        BadPrompt: it has neither.
+    """
     if isinstance(record, dict):
         for name, kind in (("prompt", str), ("messages", list)):
             if isinstance(record.get(name), kind) and record[name]:

@@ -1,0 +1,259 @@
+"""A trained drafter's folder: config.json, model.safetensors, README.md. Reading is strict and says what does not fit.
+
+Knows no models and no modules: what a head is made of is between the method and its `shape`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .errors import BadOption, ModelNotFound
+
+FORMAT = 1
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+_LARGEST_CONFIG = 1 << 20  # bytes
+_LARGEST_WEIGHTS = 64 << 30  # bytes
+
+
+class TargetId(BaseModel):
+    """Which target a drafter was trained for.
+
+    Attributes:
+        name: as it was named then.
+        hash: `features.fingerprint`.
+        vocabulary, width, depth: sizes of its logits, its states and its stack of layers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    hash: str
+    vocabulary: int = Field(ge=1)
+    width: int = Field(ge=1)
+    depth: int = Field(ge=1)
+
+    def check(self, other: TargetId, where: Path) -> None:
+        """That a drafter for this target serves another one.
+
+        Raises:
+            BadOption: it does not; the message says what differs.
+        """
+        for what, mine, theirs in (
+            ("a vocabulary of", self.vocabulary, other.vocabulary),
+            ("states of width", self.width, other.width),
+            ("a stack of layers of", self.depth, other.depth),
+        ):
+            if mine != theirs:
+                raise BadOption(
+                    f"The drafter in {where} was trained for {self.name} with {what} {mine}, and this target "
+                    f"({other.name}) has {theirs}: name the target that it was trained for, or train one for this one."
+                )
+        if self.hash != other.hash:
+            raise BadOption(
+                f"The drafter in {where} was trained for {self.name}, and this target ({other.name}) has other weights "
+                f"(hash {other.hash} instead of {self.hash}): name that target, or train a drafter for this one."
+            )
+
+
+class Manifest(BaseModel):
+    """config.json.
+
+    Attributes:
+        format: of this file; another one is refused.
+        method: "eagle3", "eagle", "medusa", ...
+        target: what it was trained for.
+        taps, tap_convention: target layers it sees, in `hidden_states` numbering.
+        template: `template_hash` of the target's chat template; None where it had none.
+        draft_vocabulary: how many tokens it can draft; `d2t` in the weights says which.
+        shape: sizes of its modules, for the method to read.
+        training: where it comes from: data, steps, tokens, acceptance, versions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    method: str
+    target: TargetId
+    taps: tuple[int, ...]
+    tap_convention: Literal["hidden_states"] = "hidden_states"
+    template: str | None
+    draft_vocabulary: int = Field(ge=1)
+    shape: dict[str, Any]
+    training: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a folder holds.
+
+    Attributes:
+        manifest: config.json.
+        tensors: the head's own weights.
+        ids: [draft vocabulary] int64, the target's id of each token it can draft, rising.
+    """
+
+    manifest: Manifest
+    tensors: dict[str, Tensor]
+    ids: Tensor
+
+
+def write(folder: Path, checkpoint: Checkpoint, card: str) -> None:
+    """Write a folder in one step: it is there whole, or as it was before."""
+    manifest, ids = checkpoint.manifest, checkpoint.ids
+    reach = torch.zeros(manifest.target.vocabulary, dtype=torch.bool)
+    reach[ids] = True
+    maps = {"d2t": ids - torch.arange(len(ids)), "t2d": reach}
+    weights = {name: tensor.detach().to("cpu").contiguous() for name, tensor in checkpoint.tensors.items()}
+
+    def fill(work: Path) -> None:
+        save_file({**weights, **maps}, work / WEIGHTS, {"format": "pt"})
+        (work / CONFIG).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (work / CARD).write_text(card, encoding="utf-8")
+
+    replace_folder(folder, fill)
+
+
+def read(folder: Path, method: str) -> Checkpoint:
+    """Read a folder.
+
+    Raises:
+        ModelNotFound: there is none, or its files are broken.
+        BadOption: it is another method's, or of a format that this version does not know.
+    """
+    config, weights = folder / CONFIG, folder / WEIGHTS
+    if not config.is_file() or not weights.is_file():
+        raise ModelNotFound(
+            f"{folder} holds no trained drafter ({CONFIG} and {WEIGHTS}): name a folder that 'outrider train' wrote."
+        )
+    if config.stat().st_size > _LARGEST_CONFIG or weights.stat().st_size > _LARGEST_WEIGHTS:
+        raise ModelNotFound(f"The files in {folder} are larger than a drafter's can be: check what they are.")
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and found.get("format") != FORMAT:
+            raise BadOption(
+                f"{config} has the format {found.get('format')!r} and this version reads {FORMAT}: name a folder that "
+                "'outrider train' wrote, or take the version that wrote it."
+            )
+        manifest = Manifest.model_validate(found)
+        tensors = load_file(weights)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ModelNotFound(
+            f"The files in {folder} cannot be read ({_reason(error)}): check that they are whole."
+        ) from error
+    if manifest.method != method:
+        raise BadOption(f"{folder} holds a drafter of the kind {manifest.method!r}: write {manifest.method}:{folder}.")
+    return Checkpoint(manifest, tensors, _ids(tensors, manifest, folder))
+
+
+def _ids(tensors: dict[str, Tensor], manifest: Manifest, folder: Path) -> Tensor:
+    """Take the vocabulary map out of the weights."""
+    offsets, reach = tensors.pop("d2t", None), tensors.pop("t2d", None)
+    size, whole = manifest.draft_vocabulary, manifest.target.vocabulary
+    if offsets is not None and reach is not None and offsets.shape == (size,) and reach.shape == (whole,):
+        ids = offsets + torch.arange(size)
+        if torch.equal(ids, reach.nonzero().flatten()):
+            return ids
+    raise ModelNotFound(f"The vocabulary map in {folder / WEIGHTS} is broken: check that the file is whole.")
+
+
+def template_hash(tokenizer: Any) -> str | None:
+    """A name for a chat template; None without one."""
+    template = getattr(tokenizer, "chat_template", None)
+    return hashlib.sha256(json.dumps(template).encode()).hexdigest()[:16] if template else None
+
+
+def check_template(manifest: Manifest, tokenizer: Any, where: Path) -> None:
+    """That prompts will look as they did in training.
+
+    Raises:
+        BadOption: the chat template is another one.
+    """
+    if tokenizer is None or template_hash(tokenizer) == manifest.template:
+        return
+    raise BadOption(
+        f"The drafter in {where} was trained with another chat template (hash {manifest.template}) than this target's "
+        f"tokenizer has ({template_hash(tokenizer)}): use the tokenizer that it was trained with, or train it anew."
+    )
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Put a folder that `fill` fills in the place of another. Whoever reads finds the old one, the new one, or for an
+    instant the old one under its name with `.old` behind (see `latest`)."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    old = folder.with_name(folder.name + ".old")
+    try:
+        fill(work)
+        for file in work.iterdir():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        work.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            folder.rename(old)
+        work.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def latest(folder: Path) -> Path | None:
+    """The folder, or what stood in its place when a replacement was broken off; None if there is neither."""
+    for found in (folder, folder.with_name(folder.name + ".old")):
+        if found.is_dir():
+            return found
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+
+
+def card(manifest: Manifest, facts: Mapping[str, Any]) -> str:
+    """README.md: what the drafter is, how good it was when it was measured, and where it comes from."""
+    target = manifest.target
+    lines = [
+        f"# {manifest.method} drafter for {target.name}",
+        "",
+        f"A draft head for speculative decoding with [Outrider](https://pypi.org/project/outrider/): it drafts for "
+        f"`{target.name}` (hash `{target.hash}`) and for no other target. The target's output does not change.",
+        "",
+        "```",
+        f'outrider generate --target {target.name} --drafter {manifest.method}:FOLDER --chat "Name three rivers."',
+        "```",
+        "",
+        "| fact | value |",
+        "|---|---|",
+        f"| target layers it sees | {', '.join(map(str, manifest.taps))} ({manifest.tap_convention}) |",
+        f"| tokens it can draft | {manifest.draft_vocabulary} of {target.vocabulary} |",
+        *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(part) for part in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(part)}" for name, part in value.items())
+    return str(value)

@@ -1,0 +1,133 @@
+"""`outrider data`: let the target write answers to train on, as a folder that can be continued."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from ..api import Outrider
+from ..checkpoints import template_hash
+from ..drafters.trained import identify
+from ..errors import BadOption
+from ..measure.prompts import read
+from ..text import encode
+from ..train.answers import Answer, Folder, Source
+from ..train.generation import Job, Order, invent, write_answers
+from .settings import Settings
+from .showing import progress_bar, versions
+
+_AT_ONCE = 64  # invented prompts that are made before they are answered
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for; see the command's options."""
+
+    out: Path
+    prompts: tuple[str, ...]
+    invented: int
+    samples: int
+    limit: int | None
+    max_new_tokens: int
+    temperatures: str
+    held_out: float
+    seed: int
+    batch: int
+
+    def order(self) -> Order:
+        """How answers are drawn.
+
+        Raises:
+            BadOption: the temperatures are no numbers.
+        """
+        try:
+            temperatures = tuple(float(part) for part in self.temperatures.split(","))
+        except ValueError as error:
+            raise BadOption(f"--temperatures {self.temperatures}: give numbers like 0.7,0.8,1.0.") from error
+        return Order(self.seed, temperatures, self.max_new_tokens, self.held_out)
+
+
+def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
+    """Write what is not yet there; the document is what `--json` prints. Ctrl-C keeps what is done."""
+    if bool(asked.prompts) == bool(asked.invented):
+        raise BadOption("Give either --prompts or --self, so that there is something to answer.")
+    order = asked.order()
+    texts = [found for spec in asked.prompts for found in read(spec, limit=asked.limit, offline=settings.offline)]
+    llm = settings.load()
+    encoded = [(tuple(encode(llm.tokenizer, text.fitted(llm.tokenizer))), text.category) for text in texts]
+    room = llm.target.context - asked.max_new_tokens
+    fitting = [(ids, category) for ids, category in encoded if len(ids) <= room]
+    if texts and not fitting:
+        raise BadOption(
+            f"No prompt leaves room for {asked.max_new_tokens} tokens in a context of {llm.target.context}: shorten "
+            "--max-new-tokens or the prompts."
+        )
+    folder = Folder(asked.out, _source(settings, asked, llm, order, [ids for ids, _ in fitting]))
+    total = asked.invented or len(fitting) * asked.samples
+    left = [number for number in range(total) if number not in folder.done]
+    jobs = (
+        _invented(llm, order, left, asked.batch)
+        if asked.invented
+        else (order.job(number, *fitting[number % len(fitting)]) for number in left)
+    )
+    started, written, tokens = perf_counter(), 0, 0
+    try:
+        for answer in _shown(write_answers(llm.engine(), jobs, asked.batch, asked.max_new_tokens), len(left), show):
+            folder.add([answer])
+            written, tokens = written + 1, tokens + len(answer.answer)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted: what is done is kept, and the same command goes on from there.")
+    seconds = perf_counter() - started
+    if show:
+        print(f"{asked.out}: {len(folder.done)} of {total} answers, {tokens} tokens in {seconds:.0f} s")
+    return {
+        "out": str(asked.out),
+        "answers": len(folder.done),
+        "of": total,
+        "too_long": len(encoded) - len(fitting),
+        "written_now": written,
+        "tokens_now": tokens,
+        "seconds": seconds,
+        **versions(),
+    }
+
+
+def _source(settings: Settings, asked: Wanted, llm: Outrider, order: Order, prompts: list[tuple[int, ...]]) -> Source:
+    if asked.invented:
+        about = "invented by the target"
+    else:
+        digest = hashlib.sha256(repr(prompts).encode()).hexdigest()[:16]
+        about = f"{len(prompts)} of {', '.join(Path(spec).name for spec in asked.prompts)} (hash {digest})"
+    return Source(
+        target=identify(llm.target, settings.target),
+        template=template_hash(llm.tokenizer),
+        seed=order.seed,
+        temperatures=order.temperatures,
+        max_new_tokens=order.max_new_tokens,
+        held_out=order.held_out,
+        prompts=about,
+    )
+
+
+def _invented(llm: Outrider, order: Order, numbers: list[int], batch: int) -> Iterator[Job]:
+    """Jobs whose prompts the target writes, some at a time, in a loop of their own."""
+    for first in range(0, len(numbers), _AT_ONCE):
+        part = numbers[first : first + _AT_ONCE]
+        for number, prompt in invent(llm.engine(), llm.tokenizer, part, order, batch):
+            yield order.job(number, encode(llm.tokenizer, prompt), "invented")
+
+
+def _shown(answers: Iterable[Answer], total: int, show: bool) -> Iterator[Answer]:
+    if not show:
+        yield from answers
+        return
+    with progress_bar("answering", total) as advance:
+        for answer in answers:
+            yield answer
+            advance()

@@ -1,0 +1,27 @@
+"""EAGLE and EAGLE-2 (2401.15077, 2406.16858): a trained layer over the target's last states; see `heads/eagle.py`."""
+
+from __future__ import annotations
+
+from .. import features
+from ..heads.eagle import EagleHead, EagleShape
+from .base import Setting
+from .recurrent import Recurrent
+from .trained import borrowed, open_folder, ready
+
+
+class Eagle(Recurrent):
+    """Drafts with an EAGLE head."""
+
+    @classmethod
+    def from_spec(cls, argument: str, setting: Setting) -> Eagle:
+        """`eagle:FOLDER`, as `outrider train eagle` wrote it.
+
+        Raises:
+            BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
+        """
+        opened = open_folder("eagle", argument, setting)
+        shape = opened.shape(EagleShape)
+        head = EagleHead(shape, features.output(setting.target, opened.checkpoint.ids))
+        opened.fill(head)
+        taps = opened.checkpoint.manifest.taps
+        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"eagle:{argument}")

@@ -1,0 +1,25 @@
+"""EAGLE-3 (Li et al., 2503.01840): a trained layer over fused states of three target layers; see `heads/eagle3.py`."""
+
+from __future__ import annotations
+
+from ..heads.eagle3 import Eagle3Head, Eagle3Shape
+from .base import Setting
+from .recurrent import Recurrent
+from .trained import borrowed, open_folder, ready
+
+
+class Eagle3(Recurrent):
+    """Drafts with an EAGLE-3 head."""
+
+    @classmethod
+    def from_spec(cls, argument: str, setting: Setting) -> Eagle3:
+        """`eagle3:FOLDER`, as `outrider train eagle3` wrote it.
+
+        Raises:
+            BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
+        """
+        opened = open_folder("eagle3", argument, setting)
+        head = Eagle3Head(opened.shape(Eagle3Shape))
+        opened.fill(head)
+        taps = opened.checkpoint.manifest.taps
+        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"eagle3:{argument}")

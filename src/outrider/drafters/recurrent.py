@@ -1,0 +1,231 @@
+"""Drafting with a head that goes on from its own states: EAGLE's kind, chains and trees, whichever head.
+
+The cache holds entries of target states only, of all slots but the newest. Each round begins by feeding the slots that
+it lacks with the target's states, the newest among them, which gives the first draft token; what is drafted beyond is
+dropped when the draft is done. So acceptance, rejection, a draft that nobody took and a second draft in the place of
+the first are one case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from .. import attention
+from ..features import Embed, side_by_side
+from ..heads.recurrent import RecurrentHead
+from ..kv import KVCache, Seat, gather
+from ..sampling import History, Law, Sampling
+from ..types import Budget, Draft, Noise, Scores, Tree
+from .base import Drafter
+from .growth import Feed, Growth, Start, sprout
+
+_CHUNK = 512  # prompt tokens per pass
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """What a head uses of its target.
+
+    Attributes:
+        embed: ids -> embeddings.
+        vocabulary: width of its logits.
+        eos: ids behind which nothing is drafted.
+        device, dtype: where the head computes, and in what.
+    """
+
+    embed: Embed
+    vocabulary: int
+    eos: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
+
+
+@dataclass(slots=True)
+class _State:
+    tokens: list[int]  # committed, the pending one last
+    prompt_length: int
+    seat: Seat
+    waiting: Tensor  # [m, D] fused states of the slots that are not in the cache; one at least, once there is a slot
+
+
+@dataclass(slots=True)
+class _Active:
+    """A row that is being drafted for."""
+
+    state: _State
+    growth: Growth
+    sampling: Sampling
+    outputs: list[Tensor] = field(default_factory=list)  # by node of the tree that is fed; of a chain the newest
+
+
+class Recurrent(Drafter):
+    """Drafts with a `RecurrentHead`: chains, or trees where the budget has more nodes than depth (EAGLE-2).
+
+    Args:
+        head: in evaluation mode.
+        borrowed: the target's parts.
+        taps: target layers whose states it fuses.
+        ids: [n] int64, the target's ids of the draft vocabulary; None where it is the target's own.
+        spec: its name in reports.
+    """
+
+    has_law = True
+    makes_trees = True
+
+    def __init__(
+        self, head: RecurrentHead, borrowed: Borrowed, taps: tuple[int, ...], ids: Tensor | None, spec: str
+    ) -> None:
+        self._head, self._borrowed, self.taps, self.spec = head, borrowed, taps, spec
+        self._device, self._dtype = borrowed.device, borrowed.dtype
+        self._ids = None if ids is None else ids.to(self._device)
+
+    @torch.no_grad()
+    def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
+        """See `Drafter`; runs the prompt through the head, as far as its states are known."""
+        state = _State(list(prompt), len(prompt), Seat(KVCache(1, len(prompt) + 64)), torch.empty(0))
+        if len(prompt) == 1:
+            return state
+        state.waiting = self._fused(hidden)
+        while len(state.waiting) > 1:
+            count = min(_CHUNK, len(state.waiting) - 1)
+            self._step([self._slots(state, count)], [state.waiting[:count]], state.seat.cache)
+            state.seat.cache.keep([range(count)])
+            state.waiting = state.waiting[count:]
+        return state
+
+    @torch.no_grad()
+    def propose(
+        self,
+        states: Sequence[_State],
+        budgets: Sequence[Budget],
+        samplings: Sequence[Sampling],
+        noises: Sequence[Noise],
+    ) -> list[Draft]:
+        """See `Drafter`; a row whose whole text is one token has no state to begin with, and gets a plain step."""
+        growths = [
+            sprout(Start(state.tokens[-1], len(state.tokens), budget, noise, self._borrowed.eos), sampling)
+            if budget.depth > 0 and len(state.waiting)
+            else None
+            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
+        ]
+        active = [
+            _Active(state, growth, sampling)
+            for state, growth, sampling in zip(states, growths, samplings, strict=True)
+            if growth is not None
+        ]
+        if active:
+            cache = gather([row.state.seat for row in active])
+            self._catch_up(active, cache)
+            while any(feeds := [row.growth.feed() for row in active]):
+                self._feed(active, feeds, cache)
+            for place, row in enumerate(active):
+                cache.crop(place, len(row.state.tokens) - 2)  # all slots but the newest
+                row.state.waiting = row.state.waiting[-1:]
+        return [
+            growth.draft() if growth else Draft(Tree.chain(state.tokens[-1:]))
+            for state, growth in zip(states, growths, strict=True)
+        ]
+
+    @torch.no_grad()
+    def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
+        """See `Drafter`: the target's own states take the place of those that were drafted with."""
+        state.tokens.extend(tokens)
+        fused = self._fused(scores.at(path).hidden)
+        state.waiting = torch.cat([state.waiting, fused]) if len(state.waiting) else fused
+
+    def end(self, state: _State) -> None:
+        """See `Drafter`: the cache goes, which may be one that other rows have left long ago."""
+        del state.seat
+
+    def _fused(self, hidden: Mapping[int, Tensor]) -> Tensor:
+        """[n, D] from the target's tapped states."""
+        fused: Tensor = self._head.fuse(side_by_side(hidden, self.taps).to(self._device, self._dtype))
+        return fused
+
+    def _slots(self, state: _State, count: int) -> Tree:
+        """The tokens of the next slots that are to be fed."""
+        start = state.seat.length + 1
+        return Tree.chain(state.tokens[start : start + count])
+
+    def _catch_up(self, active: Sequence[_Active], cache: KVCache) -> None:
+        """Feed the slots that are missing, and let each draft grow by its first level."""
+        waiting = [row.state.waiting for row in active]
+        outputs = self._step(
+            [self._slots(r.state, len(w)) for r, w in zip(active, waiting, strict=True)], waiting, cache
+        )
+        # A tree is read with the newest slot as its root, time and again, so that one stays out of the cache.
+        kept = [len(w) - (not row.growth.linear) for row, w in zip(active, waiting, strict=True)]
+        cache.keep([range(count) for count in kept])
+        for row, output in zip(active, outputs, strict=True):
+            row.outputs = [output[-1]]
+            self._grow(row, Feed(Tree.chain(row.state.tokens[-1:]), [0], []))
+
+    def _feed(self, active: Sequence[_Active], feeds: Sequence[Feed | None], cache: KVCache) -> None:
+        """Let each draft grow by a level; rows that are done ride along and keep nothing."""
+        fed = [
+            feed.tree if feed else Tree.chain(row.state.tokens[-1:]) for row, feed in zip(active, feeds, strict=True)
+        ]
+        outputs = self._step(fed, [_inputs(row, tree) for row, tree in zip(active, fed, strict=True)], cache)
+        cache.keep([(0,) if feed and row.growth.linear else () for row, feed in zip(active, feeds, strict=True)])
+        for row, feed, output in zip(active, feeds, outputs, strict=True):
+            if feed is not None:
+                row.outputs = list(output)
+                self._grow(row, feed)
+
+    def _step(self, fed: Sequence[Tree], inputs: Sequence[Tensor], cache: KVCache) -> list[Tensor]:
+        """One pass of the head over these tokens and states of each row; the states that follow, [N, D] each."""
+        pass_ = attention.Pass(fed, cache, self._device)
+        embedded = self._borrowed.embed(pass_.tokens()).to(self._device, self._dtype)
+
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return pass_.attend(0, query, key, value, query.shape[-1] ** -0.5, None, None)
+
+        outputs = self._head(embedded, pad_sequence(list(inputs), batch_first=True), pass_.positions, attend)
+        return [outputs[row, : len(tree)] for row, tree in enumerate(fed)]
+
+    def _grow(self, row: _Active, feed: Feed) -> None:
+        """Hand a draft the head's law at the nodes that it asked for."""
+        wanted = torch.stack([row.outputs[node] for node in feed.nodes])
+        logits = spread_out(self._head.logits(wanted), self._ids, self._borrowed.vocabulary)
+        text = row.state.tokens
+        history = [*text, *feed.behind] if row.sampling.edits_logits else text  # only then is it looked at
+        row.growth.take(law_at(logits, feed, History(history, row.state.prompt_length), row.sampling))
+
+
+def law_at(logits: Tensor, feed: Feed, past: History, sampling: Sampling) -> Law:
+    """The drafter's law at the nodes of a feed.
+
+    Args:
+        logits: [len(feed.nodes), V], in the order of those nodes.
+        feed, past, sampling: see `growth` and `Sampling.law`.
+    """
+    if not sampling.edits_logits:
+        return sampling.law(logits, feed.tree, past)
+    every = logits.new_zeros(len(feed.tree), logits.shape[-1])
+    every[feed.nodes] = logits
+    return sampling.for_draft().law(every, feed.tree, past, feed.nodes)
+
+
+def spread_out(logits: Tensor, ids: Tensor | None, vocabulary: int) -> Tensor:
+    """[N, n] over a draft vocabulary -> [N, V] over the target's."""
+    if ids is None:
+        return logits
+    return logits.new_full((len(logits), vocabulary), -math.inf).index_copy_(1, ids, logits)
+
+
+def _inputs(row: _Active, tree: Tree) -> Tensor:
+    """[N, D] the states that a fed tree's slots take.
+
+    Of a tree node 0 takes the target's, every other node what its parent gave when it was read; what a chain feeds
+    takes what the token before it gave.
+    """
+    newest = row.state.waiting[-1]
+    if row.growth.linear:
+        return row.outputs[-1][None]
+    return torch.stack([newest, *(row.outputs[parent] for parent in tree.parents[1:].tolist())])

@@ -1,0 +1,101 @@
+"""A decoder layer of our own, so that a target's quirks stay out of heads: the Llama layer, whatever attends.
+
+Parameters have Llama's names. Who holds keys is the caller's: a cache at inference, tensors of the whole text in
+training. Knows no caches and no masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries [rows, H, N, size], keys and values [rows, KH, N, size] of new nodes -> what they attend to,
+[rows, N, H, size]; the scale is size ** -0.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """The sizes of a decoder layer.
+
+    Attributes:
+        width: D, of states.
+        heads, kv_heads, head_size: of its attention.
+        intermediate: width of its MLP.
+        rope_theta: base of its rotary positions.
+        eps: of its norms.
+    """
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    rope_theta: float = 10000.0
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.heads, self.kv_heads, self.head_size, self.intermediate) < 1:
+            raise ValueError("every size has to be 1 or more")
+        if self.heads % self.kv_heads or self.head_size % 2:
+            raise ValueError("heads have to be a multiple of kv_heads, and head_size even")
+
+
+class Attention(nn.Module):
+    """Self-attention with grouped heads and rotary positions.
+
+    Args:
+        shape: of the layer.
+        inputs: width of what comes in.
+    """
+
+    def __init__(self, shape: BlockShape, inputs: int) -> None:
+        super().__init__()
+        self._shape = shape
+        self.q_proj = nn.Linear(inputs, shape.heads * shape.head_size, bias=False)
+        self.k_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=False)
+        self.v_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_size, shape.width, bias=False)
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """[rows, N, inputs] at positions [rows, N] -> [rows, N, D]"""
+        turns = _turns(positions, self._shape, x.dtype)
+        query, key = (_turned(self._heads(part(x)), turns) for part in (self.q_proj, self.k_proj))
+        mixed: Tensor = self.o_proj(attend(query, key, self._heads(self.v_proj(x))).flatten(2))
+        return mixed
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], -1, self._shape.head_size).transpose(1, 2)
+
+
+class Mlp(nn.Module):
+    """The gated MLP."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.width, shape.intermediate, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.intermediate, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]"""
+        y: Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+        return y
+
+
+def _turns(positions: Tensor, shape: BlockShape, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, [rows, 1, N, size] each."""
+    half = torch.arange(0, shape.head_size, 2, device=positions.device, dtype=torch.float32) / shape.head_size
+    angles = positions[:, None, :, None].float() * shape.rope_theta**-half
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary positions (Su et al., 2104.09864), the halves of a head paired as in Llama."""
+    first, second = x.chunk(2, -1)
+    return x * turns[0] + torch.cat([-second, first], -1) * turns[1]

@@ -1,0 +1,313 @@
+"""A whole bench: targets one after the other, every case's turns, and what is asked of the answers when the clocks have
+stopped. Knows no terminal.
+
+Ctrl-C ends it early and keeps what is done; a bundle with a folder can be gone on with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..api import Output, Outrider
+from ..errors import BadOption, BadPrompt
+from ..row import Request
+from ..sampling import Sampling
+from ..text import Detokenizer, encode
+from ..trace import as_json
+from ..types import Origin, Round
+from . import held
+from .bundle import Bundle, WholeRounds
+from .costs import Plan as CostPlan
+from .costs import measure as measure_costs
+from .divergence import judge, plain_logits
+from .endpoint import Endpoint
+from .figures import compared, summarise
+from .perplexity import perplexity
+from .prompts import BenchPrompt
+from .results import PLAIN, Case, Divergence, PassCost, Results, Sample, Trace, TracedRound
+from .runner import Key, Plan, Turn, prepared, run, turns, warm_up
+
+Load = Callable[[str | None], Outrider]
+"""Loads the target with a quantization, or None; it must keep no prefixes (`prefix_memory=0`)."""
+
+_TRACES = 12  # cases whose first answer is shown round by round
+_COST_WIDTHS = (1, 2, 4, 8, 16, 32)
+_COST_REPEATS = 5
+_COST_CONTEXT = 256  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to measure.
+
+    Attributes:
+        cases: configurations; plain decoding among them is what the others are compared with.
+        prompts: to be answered.
+        plan: how.
+        perplexity: ask how likely the target finds each answer.
+        costs: measure what passes cost, too, without quantization if that is among the cases.
+    """
+
+    cases: Sequence[Case]
+    prompts: Sequence[BenchPrompt]
+    plan: Plan
+    perplexity: bool = False
+    costs: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How often `measure` reports progress."""
+        answers = len(self.cases) * len(self.prompts) * self.plan.repeats
+        return 2 * answers if self.perplexity else answers
+
+
+def measure(wanted: Wanted, load: Load, bundle: Bundle, advance: Callable[[], None] = lambda: None) -> Results:
+    """Measure what the bundle does not know yet, and say what all of it amounts to.
+
+    Args:
+        wanted: see there.
+        load: see `Load`; a target is let go before the next is loaded.
+        bundle: takes everything in as it comes.
+        advance: is called `wanted.steps` times, for what is known already too.
+
+    Raises:
+        BadOption, BadPrompt: as `load` and `Outrider.using` do; a prompt that does not fit.
+    """
+    bundle.samples.records = list({_key(sample): sample for sample in bundle.samples.records}.values())
+    bundle.manifest["interrupted"] = False
+    try:
+        for quantize in dict.fromkeys(case.quantize for case in wanted.cases):
+            own = {index: case for index, case in enumerate(wanted.cases) if case.quantize == quantize}
+            _OneTarget(wanted, own, bundle, advance).measure(load, quantize)
+    except KeyboardInterrupt:
+        bundle.manifest["interrupted"] = True
+    return _finished(wanted, bundle)
+
+
+def measure_endpoint(
+    wanted: Wanted, endpoint: Endpoint, bundle: Bundle, advance: Callable[[], None] = lambda: None
+) -> Results:
+    """The same against a server, whose cases differ in batch and temperature alone.
+
+    Raises:
+        BadOption: the server refuses or goes away; what was answered before is in the bundle.
+    """
+    known = {_key(sample): sample for sample in bundle.samples.records}
+    bundle.samples.records = list(known.values())
+    bundle.manifest["interrupted"] = False
+    for _ in known:
+        advance()
+    cases = dict(enumerate(wanted.cases))
+    left = turns(cases, wanted.prompts, wanted.plan, frozenset(known))
+    try:
+        for sample in endpoint.run(cases, left, wanted.plan):
+            bundle.samples.add(sample)
+            advance()
+    except KeyboardInterrupt:
+        bundle.manifest["interrupted"] = True
+    if endpoint.counting:
+        bundle.manifest["tokens_per_event"] = sorted(endpoint.counting)
+    return _finished(wanted, bundle)
+
+
+def _finished(wanted: Wanted, bundle: Bundle) -> Results:
+    """What is known amounts to; it is written too."""
+    bundle.samples.replace(compared(wanted.cases, bundle.samples.records))
+    memory = {int(index): size for index, size in bundle.manifest.get("drafter_memory", {}).items()}
+    results = Results(
+        manifest=bundle.manifest,
+        cases=tuple(wanted.cases),
+        summaries=summarise(wanted.cases, bundle.samples.records, memory),
+        divergences=tuple(bundle.divergences.records),
+        costs=tuple(PassCost.model_validate(cost) for cost in bundle.manifest.get("costs", ())),
+        traces=tuple(bundle.traces.records),
+    )
+    bundle.save(results)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _OneTarget:
+    """The cases of one target."""
+
+    wanted: Wanted
+    own: dict[int, Case]
+    bundle: Bundle
+    advance: Callable[[], None]
+
+    def measure(self, load: Load, quantize: str | None) -> None:
+        """All that is not known yet: answers first, then what is asked of them."""
+        known = self._samples()
+        for _ in known:
+            self.advance()
+        left = turns(self.own, self.wanted.prompts, self.wanted.plan, frozenset(map(_key, known)))
+        unasked = self.wanted.perplexity and any(sample.perplexity is None for sample in known)
+        if self.wanted.plan.keep_history and known and left:
+            raise BadOption(
+                "What the drafters had learned is gone, so a run with --keep-history cannot be gone on with: name a "
+                "new folder."
+            )
+        if not any((left, unasked, self._diverged(), self._lacks_costs())):
+            return
+        llm = load(quantize)
+        for prompt in self.wanted.prompts:
+            self._check(llm, prompt)
+        about = {key: llm.configuration[key] for key in ("dtype", "device", "build", "exactness")}
+        template = getattr(llm.tokenizer, "chat_template", None)
+        about["chat_template"] = hashlib.sha256(str(template).encode()).hexdigest() if template else "none"
+        self.bundle.manifest["targets"][quantize or "none"] = about
+        if left:
+            self._answer(llm, left)
+        for plain, other in self._diverged():
+            self.bundle.divergences.add(self._divergence(llm, plain, other))
+        if self.wanted.perplexity:
+            self._ask(llm)
+        if self._lacks_costs():
+            self.bundle.manifest["costs"] = [cost.model_dump() for cost in _costs(llm, self.wanted.cases)]
+
+    def _check(self, llm: Outrider, prompt: BenchPrompt) -> None:
+        """Refuse a prompt that does not fit, before any work."""
+        try:
+            ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+            request = Request(ids, Sampling(), 0, self.wanted.plan.max_new_tokens)
+            request.check(llm.target.context, llm.target.vocabulary)
+        except BadPrompt as error:
+            raise BadPrompt(f"Prompt {prompt.id!r}: {error}") from error
+
+    def _samples(self) -> list[Sample]:
+        return [sample for sample in self.bundle.samples.records if sample.case in self.own]
+
+    def _answer(self, llm: Outrider, left: Sequence[Turn]) -> None:
+        """Take the turns that are left."""
+        llms = prepared(llm, {turn.case: self.own[turn.case] for turn in left})
+        shares = held.shares({index: one.drafter for index, one in llms.items()}, llm.target)
+        memory = self.bundle.manifest.setdefault("drafter_memory", {})
+        memory.update({str(index): share.own for index, share in shares.items()})
+        notes = {one.drafter.spec: one.drafter.note for one in llms.values() if one.drafter.note}
+        if notes:
+            self.bundle.manifest.setdefault("notes", {}).update(notes)
+        self.bundle.save_manifest()
+        warm_up(llms, self.own, self.wanted.prompts, self.wanted.plan)
+        again = {(turn.case, prompt.id, turn.repeat) for turn in left for prompt in turn.prompts}
+        self.bundle.samples.records = [s for s in self.bundle.samples.records if _key(s) not in again]
+        unused = {index: share.others for index, share in shares.items()}
+
+        def told(sample: Sample, output: Output) -> None:
+            self._keep_rounds(sample, output, llm.tokenizer)
+
+        for sample in run(llms, self.own, left, self.wanted.plan, told=told, unused=unused):
+            self.bundle.samples.add(sample)
+            self.advance()
+
+    def _keep_rounds(self, sample: Sample, output: Output, tokenizer: Any) -> None:
+        """Whole rounds for replays, and a few answers as coloured text."""
+        whole = WholeRounds(
+            case=sample.case,
+            prompt=sample.prompt,
+            repeat=sample.repeat,
+            prompt_ids=output.prompt_ids,
+            rounds=tuple(as_json(round_) for round_ in output.rounds),
+        )
+        self.bundle.rounds.add(whole)
+        shown = sample.repeat == 0 and sample.prompt == self.wanted.prompts[0].id
+        speculates = self.own[sample.case].drafter != PLAIN
+        if shown and speculates and tokenizer is not None and len(self.bundle.traces.records) < _TRACES:
+            self.bundle.traces.add(traced(sample, output.rounds, tokenizer))
+
+    def _diverged(self) -> list[tuple[Sample, Sample]]:
+        """Pairs of plain decoding's answer and one that differs, whose place is not known yet."""
+        told = {(found.case, found.prompt, found.repeat) for found in self.bundle.divergences.records}
+        samples = self._samples()
+        where = {case: index for index, case in self.own.items()}
+        plain = {_key(sample): sample for sample in samples if self.own[sample.case].drafter == PLAIN}
+        return [
+            (plain[where[self.own[sample.case].plain], sample.prompt, sample.repeat], sample)
+            for sample in compared(self.wanted.cases, samples)
+            if sample.identical is False and _key(sample) not in told
+        ]
+
+    def _divergence(self, llm: Outrider, plain: Sample, other: Sample) -> Divergence:
+        """Where an answer left plain decoding's, and whether rounding explains it."""
+        sampling = Sampling(temperature=self.own[other.case].temperature)
+        request = Request(self._ids(llm, other), sampling, plain.seed, self.wanted.plan.max_new_tokens)
+        target, exact = llm.target, llm.exactness == "bits"
+        found = judge(request, plain.ids, other.ids, plain_logits(target), target.dtype, eos=target.eos, exact=exact)
+        assert found is not None and found.expected is not None and found.got is not None, "they differ at a token"
+        assert found.expected_logit is not None and found.got_logit is not None, "so both have logits"
+        return Divergence(
+            case=other.case,
+            prompt=other.prompt,
+            repeat=other.repeat,
+            place=found.place,
+            plain=found.expected,
+            other=found.got,
+            plain_logit=found.expected_logit,
+            other_logit=found.got_logit,
+            gap=found.top2_gap,
+            verdict=found.verdict,
+        )
+
+    def _ids(self, llm: Outrider, sample: Sample) -> tuple[int, ...]:
+        """The prompt of a sample, as the target saw it."""
+        prompt = next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
+        return tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+
+    def _ask(self, llm: Outrider) -> None:
+        """How likely the target finds each answer; equal answers to one prompt are asked about once."""
+        known: dict[tuple[str, tuple[int, ...]], float] = {}
+        records = self.bundle.samples.records
+        for place, sample in enumerate(records):
+            if sample.case in self.own and sample.perplexity is None:
+                key = (sample.prompt, sample.ids)
+                if key not in known:
+                    known[key] = perplexity(llm.target, self._ids(llm, sample), sample.ids)
+                records[place] = sample.model_copy(update={"perplexity": known[key]})
+                self.advance()
+            elif sample.case in self.own:
+                self.advance()
+
+    def _lacks_costs(self) -> bool:
+        return self.wanted.costs and "costs" not in self.bundle.manifest
+
+
+def _key(sample: Sample) -> Key:
+    return sample.case, sample.prompt, sample.repeat
+
+
+def _costs(llm: Outrider, cases: Sequence[Case]) -> list[PassCost]:
+    """What passes cost, as wide as the longest drafts and for every batch."""
+    widest = max((case.k or 0 for case in cases), default=0) + 1
+    widths = tuple(sorted({*(width for width in _COST_WIDTHS if width <= max(widest, 16)), widest}))
+    context = min(_COST_CONTEXT, llm.target.context - max(widths))
+    plan = CostPlan(widths, tuple(sorted({case.batch for case in cases})), (context,), _COST_REPEATS)
+    return [
+        PassCost(width=cost.width, batch=cost.batch, context=cost.context, seconds=cost.seconds)
+        for cost in measure_costs(llm, plan).passes
+    ]
+
+
+_NAMES: dict[Origin, Literal["drafted", "corrected", "bonus"]] = {
+    "accepted": "drafted",
+    "corrected": "corrected",
+    "bonus": "bonus",
+    "plain": "bonus",
+}
+
+
+def traced(sample: Sample, rounds: Sequence[Round], tokenizer: Any) -> Trace:
+    """An answer round by round, as text: a character that is not complete yet goes to the round that completes it."""
+    words, found = Detokenizer(tokenizer), []
+    for round_ in rounds:
+        pieces = [
+            (words.push(token), _NAMES[origin]) for token, origin in zip(round_.tokens, round_.origins, strict=True)
+        ]
+        if round_.finish:
+            pieces.append((words.flush(), _NAMES[round_.origins[-1]]))
+        kept = set(round_.path)
+        refused = [token for node, token in enumerate(round_.tree.tokens.tolist()) if node not in kept]
+        text = tokenizer.decode(refused, skip_special_tokens=False) if refused else ""
+        found.append(TracedRound(pieces=tuple(piece for piece in pieces if piece[0]), rejected=text))
+    return Trace(case=sample.case, prompt=sample.prompt, rounds=tuple(found))

@@ -1,0 +1,135 @@
+"""Answers as batches: which go together in which order, and the states that the target has at their tokens.
+
+The order follows from seed and epoch, so a run that is taken up again sees what it would have seen. States are computed
+by the target's own forward pass as it serves, or read from where they were stored. Knows no heads and no losses.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..errors import BadOption
+from ..features import depth_of, side_by_side
+from ..kv import KVCache
+from ..target import Target, prefill
+from .answers import Answer
+
+_WINDOW = 64  # answers among which those of like length come together
+_LEAST = 8  # answer tokens that make an answer worth training on
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts with the target's states at their tokens; short ones are padded at the end.
+
+    Attributes:
+        ids: [B, N] int64.
+        answer: [B, N] bool, the tokens that the target wrote.
+        features: [B, N, n * D] float32, the tapped states side by side.
+        last: [B, N, D] float32, the target's last states, normed.
+        seed: for what a method draws at random on this batch.
+    """
+
+    ids: Tensor
+    answer: Tensor
+    features: Tensor
+    last: Tensor
+    seed: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """How many the target wrote."""
+        return int(self.answer.sum())
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        moved = {name: getattr(self, name).to(device) for name in ("ids", "answer", "features", "last")}
+        return replace(self, **moved)
+
+
+def usable(answers: Sequence[Answer], longest: int, *, held_out: bool = False) -> list[Answer]:
+    """Those for training (or those held out), cut to `longest` tokens; those of which too little is left go.
+
+    Raises:
+        BadOption: nothing is left.
+    """
+    kept = []
+    for answer in answers:
+        room = longest - len(answer.prompt)
+        if answer.held_out == held_out and min(room, len(answer.answer)) >= _LEAST:
+            kept.append(answer.model_copy(update={"answer": answer.answer[:room]}))
+    if not kept and not held_out:
+        raise BadOption(
+            f"No answer is left to train on: all are held out, longer than {longest} tokens in the prompt alone, or "
+            f"shorter than {_LEAST}: make more data, or raise --longest."
+        )
+    return kept
+
+
+def draft_vocabulary(answers: Sequence[Answer], size: int, vocabulary: int, ends: Sequence[int]) -> Tensor:
+    """[size] int64, rising: the ends of text, and the tokens that answers have most often.
+
+    Where answers have fewer tokens than that, the lowest other ids fill up.
+    """
+    if size >= vocabulary:
+        return torch.arange(vocabulary)
+    counts = Counter(token for answer in answers for token in answer.answer)
+    ranked = dict.fromkeys([*ends, *(token for token, _ in counts.most_common()), *range(vocabulary)])
+    return torch.tensor(sorted(list(ranked)[:size]))
+
+
+def order(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    """Which answers make the batches of an epoch, so many tokens at most, padding included; one answer at least."""
+    choice = random.Random(f"{seed} {epoch}")
+    places = list(range(len(lengths)))
+    choice.shuffle(places)
+    batches: list[list[int]] = []
+    for start in range(0, len(places), _WINDOW):
+        batch: list[int] = []
+        for place in sorted(places[start : start + _WINDOW], key=lambda place: (lengths[place], place)):
+            if batch and (len(batch) + 1) * lengths[place] > batch_tokens:
+                batches.append(batch)
+                batch = []
+            batch.append(place)
+        batches.append(batch)
+    choice.shuffle(batches)
+    return batches
+
+
+class OnlineFeatures:
+    """States computed as they are needed, by the pass that serves.
+
+    Attributes:
+        target: whose states.
+
+    Args:
+        target: see above.
+        taps: which layers'.
+    """
+
+    def __init__(self, target: Target, taps: tuple[int, ...]) -> None:
+        self.target, self._taps, self._last = target, taps, depth_of(target)
+
+    def __call__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """[N, n * D] tapped and [N, D] last states at these tokens, float32."""
+        cache: KVCache = self.target.new_cache(1, len(ids))
+        hidden = prefill(self.target, list(ids), cache, taps=tuple({*self._taps, self._last}))
+        return side_by_side(hidden, self._taps).float(), hidden[self._last].float()
+
+
+def collate(answers: Sequence[Answer], states: OnlineFeatures, seed: int = 0) -> Batch:
+    """A batch of these answers."""
+    found = [states(answer.ids) for answer in answers]
+    ids = pad_sequence([torch.tensor(answer.ids) for answer in answers], batch_first=True)
+    answer = torch.zeros(ids.shape, dtype=torch.bool)
+    for row, one in enumerate(answers):
+        answer[row, len(one.prompt) : len(one.ids)] = True
+    features, last = (pad_sequence(list(parts), batch_first=True) for parts in zip(*found, strict=True))
+    return Batch(ids.to(last.device), answer.to(last.device), features, last, seed)

@@ -1,0 +1,64 @@
+"""EAGLE (2401.15077): regress the target's next last state, and match what its output layer makes of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from .. import features
+from ..drafters import Drafter
+from ..drafters.eagle import Eagle
+from ..drafters.trained import borrowed
+from ..heads.eagle import EagleHead, EagleShape
+from ..target import Target
+from .corpus import Batch
+from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .unrolled import collect, unroll
+
+DECAY = 0.8  # weight of a step against the one before, where there are several
+
+
+class EagleRecipe(Recipe):
+    """Trains an EAGLE head.
+
+    Args:
+        material: what it starts from; one step is EAGLE as published, more are a training-time test.
+        noise: half the width of the uniform noise on the states that go in, so that the head bears its own errors.
+        regression, matching: weights of the two losses. The paper has 1 and 0.1; where training is short, states that
+            are close in the sense of the first are still read wrongly, so the second counts for more.
+    """
+
+    method, rate, steps = "eagle", 5e-4, 1
+    head: EagleHead
+
+    def __init__(
+        self, material: Material, *, noise: float = 0.1, regression: float = 1.0, matching: float = 0.1
+    ) -> None:
+        super().__init__()
+        target = material.target
+        self.taps = (features.depth_of(target),)
+        shape = EagleShape(features.block_shape(target), len(material.ids))
+        self.head = EagleHead(shape, features.output(target, material.ids).float())
+        self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
+        self._noise, self._regression, self._matching = noise, regression, matching
+
+    def losses(self, batch: Batch) -> Losses:
+        """See `Recipe`."""
+        head = self.head
+
+        def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+            wanted = ahead(batch.last, 1 + step)[counts]
+            away = smooth_l1_loss(states.float(), wanted, reduction="none").mean(-1)
+            costs, same = soft_loss(head.logits(states), wanted, head.output)
+            return self._regression * away + self._matching * costs, same
+
+        states = head.fuse(batch.features)
+        if self._noise:
+            chance = torch.Generator().manual_seed(batch.seed)
+            states = states + ((torch.rand(states.shape, generator=chance) - 0.5) * 2 * self._noise).to(states.device)
+        return collect(unroll(head, self._embed, batch, states, self._steps), batch, DECAY, loss)
+
+    def drafter(self, target: Target) -> Drafter:
+        """See `Recipe`."""
+        return Eagle(self.head, borrowed(target, torch.float32), self.taps, self._ids, self.method)

@@ -1,0 +1,58 @@
+"""EAGLE-3 (2503.01840): unrolled steps, each against the target's own law over the draft vocabulary."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import features
+from ..drafters import Drafter
+from ..drafters.eagle3 import Eagle3
+from ..drafters.trained import borrowed
+from ..heads.eagle3 import Eagle3Head, Eagle3Shape
+from ..target import Target
+from .corpus import Batch
+from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .unrolled import collect, unroll
+
+DECAY = 0.8  # weight of a step against the one before
+
+
+class Eagle3Recipe(Recipe):
+    """Trains an EAGLE-3 head.
+
+    Args:
+        material: what it starts from; `steps` are those of the training-time test.
+        norm_output, fc_norm: see `Eagle3Shape`.
+    """
+
+    method, rate, steps = "eagle3", 5e-4, 3
+    head: Eagle3Head
+
+    def __init__(self, material: Material, *, norm_output: bool = False, fc_norm: bool = True) -> None:
+        super().__init__()
+        target = material.target
+        self.taps = features.default_taps(features.depth_of(target))
+        shape = Eagle3Shape(features.block_shape(target), len(self.taps), len(material.ids), fc_norm, norm_output)
+        self.head = Eagle3Head(shape)
+        self._steps, self._ids = material.steps, material.reduced
+        self._embed = features.embedding(target)
+        self._output = features.output(target, material.ids).float()
+        with torch.no_grad():
+            rows = self._output.linear.weight
+            self.head.lm_head.weight.copy_(rows)
+            # States mean nothing yet: read at full scale they would start far above the loss of a uniform guess.
+            self.head.norm.weight.fill_(min(1.0, 1.0 / float(rows.norm(dim=-1).mean())))
+
+    def losses(self, batch: Batch) -> Losses:
+        """See `Recipe`."""
+        head, output = self.head, self._output
+
+        def loss(states: torch.Tensor, step: int, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], output)
+
+        outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)
+        return collect(outputs, batch, DECAY, loss)
+
+    def drafter(self, target: Target) -> Drafter:
+        """See `Recipe`."""
+        return Eagle3(self.head, borrowed(target, torch.float32), self.taps, self._ids, self.method)

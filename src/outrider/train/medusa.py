@@ -1,0 +1,71 @@
+"""Medusa-1 (2401.10774): heads on a frozen target, each against the target's own law so many tokens further on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .. import features
+from ..drafters import Drafter
+from ..drafters.medusa import Medusa, search_ranks
+from ..drafters.trained import borrowed
+from ..heads.medusa import MedusaHead, MedusaShape
+from ..target import Target
+from .corpus import Batch
+from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .unrolled import collect
+
+DECAY = 0.8  # weight of a head against the one before
+_WIDTH, _NODES = 10, 64  # ranks that the static tree may have, and its nodes
+
+
+class MedusaRecipe(Recipe):
+    """Trains Medusa heads.
+
+    Args:
+        material: what it starts from; its steps are the heads.
+        layers: residual layers of each head.
+    """
+
+    method, rate, steps = "medusa", 1e-3, 4
+    head: MedusaHead
+
+    def __init__(self, material: Material, *, layers: int = 1) -> None:
+        super().__init__()
+        target = material.target
+        self.taps = (features.depth_of(target),)
+        shape = MedusaShape(features.width_of(target), material.steps, layers, len(material.ids))
+        self.head = MedusaHead(shape, features.output(target, material.ids).float())
+        self._ids, self._whole = material.reduced, material.ids.to(target.device)
+
+    def losses(self, batch: Batch) -> Losses:
+        """See `Recipe`."""
+        head = self.head
+
+        def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], head.output)
+
+        outputs = head(batch.features).unbind(-2)
+        return collect(iter(outputs), batch, DECAY, loss)
+
+    @torch.no_grad()
+    def settle(self, batches: Iterable[Batch]) -> None:
+        """See `Recipe`: the static tree, from how often each head's r-th likeliest token was the text's."""
+        shape, width = self.head.shape, min(_WIDTH, self.head.shape.vocabulary)
+        right, seen = torch.zeros(shape.heads, width), 0
+        for batch in batches:
+            counts = ahead(batch.answer, 1 + shape.heads)  # slots whose heads all have a token to be compared with
+            ranked = self.head.logits(self.head(batch.last[counts])).topk(width).indices
+            seen += int(counts.sum())
+            for step in range(shape.heads):
+                texts = ahead(batch.ids, 2 + step)[counts]
+                right[step] += (self._whole[ranked[:, step]] == texts[:, None]).float().sum(0).cpu()
+        if seen:
+            self.head.shape = replace(shape, ranks=search_ranks((right / seen).tolist(), _NODES))
+
+    def drafter(self, target: Target) -> Drafter:
+        """See `Recipe`."""
+        return Medusa(self.head, borrowed(target, torch.float32), self.taps[0], self._ids, self.method)

@@ -1,0 +1,106 @@
+"""Where a training run stands, on the disk: weights, optimiser and progress, written in one step and without pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn, optim
+
+from ..checkpoints import latest, replace_folder
+from ..errors import BadOption, TrainingStopped
+
+_STATE, _TENSORS = "state.json", "state.safetensors"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        step: optimiser steps done.
+        tokens: answer tokens learnt from, repetitions included.
+        best: the highest acceptance length measured; None before the first.
+        best_step: when that was.
+        curve: what was measured, and the mean loss since the measurement before.
+        loss, steps: the sum of the losses since then, and of how many steps.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    loss: float = 0.0
+    steps: int = 0
+
+
+def save(
+    folder: Path, module: nn.Module, optimiser: optim.Optimizer, progress: Progress, about: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint.
+
+    Args:
+        folder: replaced as a whole.
+        module: its trainable parameters.
+        optimiser: over those, in order.
+        progress: of the run.
+        about: what the run was started with; it is continued with the same or not at all.
+    """
+    tensors = {}
+    for name, parameter in _trainable(module):
+        tensors[f"weight.{name}"] = parameter.detach()
+        for part, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"{part}.{name}"] = value
+
+    def fill(work: Path) -> None:
+        save_file({name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}, work / _TENSORS)
+        (work / _STATE).write_text(json.dumps({"progress": asdict(progress), "about": dict(about)}, indent=1) + "\n")
+
+    replace_folder(folder, fill)
+
+
+def restore(folder: Path, module: nn.Module, optimiser: optim.Optimizer, about: Mapping[str, Any]) -> Progress | None:
+    """Take a run up where its last checkpoint left it; None if there is none.
+
+    Raises:
+        BadOption: it was started with something else.
+        TrainingStopped: the checkpoint cannot be read.
+    """
+    found = latest(folder)
+    if found is None:
+        return None
+    try:
+        state = json.loads((found / _STATE).read_text())
+        tensors = load_file(found / _TENSORS)
+        _same(state["about"], json.loads(json.dumps(dict(about))), folder)
+        for name, parameter in _trainable(module):
+            parameter.data.copy_(tensors.pop(f"weight.{name}"))
+            optimiser.state[parameter] = {}
+        for name, parameter in _trainable(module):
+            for part in ("step", "exp_avg", "exp_avg_sq"):
+                value: Tensor = tensors.pop(f"{part}.{name}")
+                optimiser.state[parameter][part] = value if part == "step" else value.to(parameter.device)
+        return Progress(**state["progress"])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise TrainingStopped(
+            f"The checkpoint in {found} cannot be read ({error}): remove it to begin anew."
+        ) from error
+
+
+def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def _same(there: Mapping[str, Any], given: Mapping[str, Any], folder: Path) -> None:
+    for name in sorted(there.keys() | given.keys()):
+        if there.get(name) != given.get(name):
+            raise BadOption(
+                f"The run in {folder} was started with {name} {there.get(name)} and is now given {given.get(name)}: "
+                "continue it with the same, remove that folder, or name another --out."
+            )
