@@ -92,6 +92,7 @@ def test_several_answers_have_seeds_of_their_own(client: openai.OpenAI, tiny: ou
             texts[choice.index] += choice.text
     assert texts == rights
     assert whole.usage is not None and whole.usage.completion_tokens == 48
+    assert whole.model_extra["outrider"]["seeds"] == [40, 41, 42] * 2
 
 
 def test_prompts_of_ids(client: openai.OpenAI, tiny: outrider.Outrider) -> None:

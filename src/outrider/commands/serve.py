@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from ..api import Outrider
-from ..errors import BadOption
+from ..errors import BadOption, UsageError
 from ..serve.choices import label
 from ..serve.guard import read_keys
 from ..serve.room import parse_size
@@ -95,6 +95,7 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
 
     Raises:
         UsageError: what cannot work; of the address and the keys before anything is loaded.
+        SystemExit: it failed, or was ended at once by a second signal.
     """
     rules = rules_for(wanted.host, wanted.keys(), allowed, unprotected=wanted.unprotected)
     name = wanted.name or label(settings.target)
@@ -112,8 +113,10 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
         server = Server(service, rules, wanted.host, wanted.port)
         told.listening(server.url)
         server.run()
-    if service.error is not None:
+    if isinstance(service.error, UsageError):
         raise service.error
+    if service.error is not None or server.killed_by is not None:  # the log has said why
+        raise SystemExit(1 if server.killed_by is None else 128 + server.killed_by)
 
 
 class _Told:

@@ -102,7 +102,7 @@ class Service:
     Attributes:
         metrics: the server's figures.
         encoding: one thread, in which prompts are read.
-        error: why loading failed, or None.
+        error: why loading or serving failed, or None.
         created: when the service was made, in seconds since 1970.
     """
 
@@ -179,11 +179,15 @@ class Service:
         """Whether there is nothing left to wait for."""
         return self._model is None or self._model.worker.idle or monotonic() > self._deadline
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """End every request after the round under way, and the thread; wait for that as long as this."""
+    def end(self) -> None:
+        """End every request after the round under way, and the thread; does not wait for that."""
         self._state = "draining"
         if self._model is not None:
             self._model.worker.stop()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """`end`, and wait for it as long as this."""
+        self.end()
         self.encoding.shutdown(wait=False, cancel_futures=True)
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -204,7 +208,13 @@ class Service:
         else:  # asked to end while it was loading
             model.worker.stop()
         self._loaded.set()
-        model.worker.serve()
+        try:
+            model.worker.serve()
+        except Exception as error:  # a fault of ours, outside of any request
+            self.error = error
+            _logger.error(
+                "serving failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+            )
 
     def _prepare(self, llms: Sequence[Outrider]) -> Model:
         llm = llms[0]
