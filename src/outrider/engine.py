@@ -211,7 +211,7 @@ class Engine:
                 [SeededNoise.for_draft(row.request.seed, row.rounds, self.verifier.coupled) for row in own],
             )
             seconds = perf_counter() - begun
-            found |= {row.index: (draft, seconds) for row, draft in zip(own, drafts, strict=True)}
+            found |= {row.index: (self._pruned(row, draft), seconds) for row, draft in zip(own, drafts, strict=True)}
         return [found[row.index] for row in rows]
 
     def _budget(self, row: Row) -> Budget:
@@ -221,6 +221,12 @@ class Engine:
         cut = wanted.cut(depth)
         # Rules that serve nothing but chains get chains.
         return replace(cut, nodes=depth if self.verifier.chains_only else cut.nodes, law=self.verifier.needs_probs)
+
+    def _pruned(self, row: Row, draft: Draft) -> Draft:
+        """Without what the request's own processors will refuse. Dropping a token for what it is would bias rules that
+        weigh it by the law it was drawn from."""
+        harmless = self.verifier.coupled or (draft.drawn == "point" and not self.verifier.needs_probs)
+        return row.request.sampling.fitting(row.tokens, draft) if harmless else draft
 
     def _conclude(self, row: Row, drafted: _Drafted, score: Scores) -> Round:
         """Judge a row's draft and commit what stands; what its pass was is told later."""

@@ -9,16 +9,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from . import tree as trees
 from .errors import BadOption
-from .types import Logprob, Noise, Tree
+from .types import Draft, Logprob, Noise, Tree
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """Transformers' `LogitsProcessor`: (ids [1, L], scores [1, V]) -> scores [1, V]."""
+
+
+@runtime_checkable
+class Pruning(Protocol):
+    """A processor that knows before a pass which tokens it will not let through."""
+
+    def fitting(self, tokens: Sequence[int], tree: Tree) -> list[int]:
+        """The nodes of a draft that it may let through, node 0 first and none without its parent.
+
+        Args:
+            tokens: prompt and committed output, node 0 the last of it.
+            tree: the draft.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +160,14 @@ class Sampling:
     def for_draft(self) -> Sampling:
         """The same without the caller's own processors, which may keep state and belong to the target alone."""
         return replace(self, processors=()) if self.processors else self
+
+    def fitting(self, tokens: Sequence[int], draft: Draft) -> Draft:
+        """A draft without what the processors will refuse anyway, where they can tell."""
+        knowing: list[object] = [*self.processors] if len(draft.tree) > 1 else []
+        for processor in knowing:
+            if isinstance(processor, Pruning):
+                draft = draft.keep(processor.fitting(tokens, draft.tree))
+        return draft
 
     def law(self, logits: Tensor, tree: Tree, history: History, nodes: Sequence[int] | None = None) -> Law:
         """The target's law at each node.

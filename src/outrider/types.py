@@ -67,6 +67,19 @@ class Draft:
     score: float | None = None
     started: object = None
 
+    def keep(self, nodes: Sequence[int]) -> Draft:
+        """The same with these nodes only, in their order: node 0 first, and none without its parent.
+
+        What has been run of the target's layers lies behind every node, so it is forgotten.
+        """
+        if len(nodes) == len(self.tree):
+            return self
+        place = {node: index for index, node in enumerate(nodes)}
+        parents = [-1, *(place[int(self.tree.parents[node])] for node in nodes[1:])]
+        tree = Tree(self.tree.tokens[list(nodes)], torch.tensor(parents))
+        probs = None if self.probs is None else self.probs[[node - 1 for node in nodes[1:]]]
+        return replace(self, tree=tree, probs=probs, started=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:

@@ -1,4 +1,4 @@
-"""A server on a tiny random model with a real tokenizer, in a thread of the test's own process."""
+"""A server on a tiny random model with a small real tokenizer, in a thread of the test's own process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import alphabets
 import httpx
 import openai
 import pytest
@@ -23,28 +24,32 @@ NAME = "tiny"
 Ask = Callable[..., httpx.Response]
 
 
+TOKENIZER = alphabets.byte_level(400)
+VOCABULARY = len(TOKENIZER)
+
+
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -> Path:
-    """A random model of two layers, with the demo model's tokenizer and chat template."""
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of two layers, with a tokenizer and a chat template."""
     folder = tmp_path_factory.mktemp("serve") / NAME
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(demo_tokenizer),
+        vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,
-        bos_token_id=1,
-        eos_token_id=2,
+        bos_token_id=0,
+        eos_token_id=1,
         tie_word_embeddings=False,
     )
     model = LlamaForCausalLM(config)
     model.lm_head.weight.data.mul_(3)
     with quiet():
         model.save_pretrained(folder)
-        demo_tokenizer.save_pretrained(folder)
+        TOKENIZER.save_pretrained(folder)
     return folder
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import openai
 import pytest
-from serving_tiny import NAME, Ask
+from serving_tiny import NAME, TOKENIZER, VOCABULARY, Ask
 
 import outrider
 from outrider import Sampling
 
 CHAT = [{"role": "user", "content": "Name three rivers."}]
+# Tokens that are part of a character have no text of their own.
+WHOLE = {str(token): -100 for token in range(VOCABULARY) if "\ufffd" in TOKENIZER.decode([token])}
 
 
 def expected(
@@ -90,25 +92,26 @@ def test_several_answers_have_seeds_of_their_own(client: openai.OpenAI, tiny: ou
             texts[choice.index] += choice.text
     assert texts == rights
     assert whole.usage is not None and whole.usage.completion_tokens == 48
+    assert whole.model_extra["outrider"]["seeds"] == [40, 41, 42] * 2
 
 
 def test_prompts_of_ids(client: openai.OpenAI, tiny: outrider.Outrider) -> None:
     """Ids are taken as they are."""
-    ids = [504, 2365, 6354]
+    ids = [50, 236, 354]
     right = expected(tiny, ids, 8, temperature=0.0).text
     assert client.completions.create(model=NAME, prompt=ids, max_tokens=8, temperature=0).choices[0].text == right
     both = client.completions.create(model=NAME, prompt=[ids, [7]], max_tokens=8, temperature=0)
     assert both.choices[0].text == right and len(both.choices) == 2
 
 
-FEW = {504: 90.0, 2365: 90.0, 6354: 90.0, 7750: 90.0}  # tokens that are made likely, so that they come again and again
+FEW = {50: 90.0, 60: 90.0, 70: 90.0, 80: 90.0}  # tokens that are made likely, so that they come again and again
 SAMPLINGS: list[dict[str, Any]] = [
     {"top_k": 2},
     {"min_p": 0.9},
     {"top_p": 0.3},
     {"repetition_penalty": 1.8},
     {"presence_penalty": 1.5, "frequency_penalty": -0.5},
-    {"logit_bias": {504: 91.0, 2365: 90.0}},
+    {"logit_bias": {50: 91.0, 60: 90.0}},
 ]
 
 
@@ -168,6 +171,7 @@ def test_logprobs_of_a_chat(client: openai.OpenAI, tiny: outrider.Outrider) -> N
     options: dict[str, Any] = {
         "model": NAME, "messages": CHAT, "max_tokens": 12, "seed": 4, "logprobs": True, "top_logprobs": 3
     }  # fmt: skip
+    options["logit_bias"] = WHOLE
     whole = client.chat.completions.create(**options).choices[0]
     plain = client.chat.completions.create(**options, extra_body={"outrider": {"drafter": "none"}}).choices[0]
     assert whole.logprobs is not None and plain.logprobs is not None
@@ -189,7 +193,8 @@ def test_logprobs_of_a_chat(client: openai.OpenAI, tiny: outrider.Outrider) -> N
 
 def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
     """The older shape, with where each token begins."""
-    choice = client.completions.create(model=NAME, prompt="One", max_tokens=6, seed=4, logprobs=2).choices[0]
+    options: dict[str, Any] = {"model": NAME, "prompt": "One", "max_tokens": 6, "seed": 4, "logit_bias": WHOLE}
+    choice = client.completions.create(**options, logprobs=2).choices[0]
     found = choice.logprobs
     assert found is not None and found.tokens is not None and found.text_offset is not None
     assert "".join(found.tokens) == choice.text
@@ -198,13 +203,13 @@ def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
     ]
     assert found.token_logprobs is not None and all(value < 0 for value in found.token_logprobs)
     assert found.top_logprobs is not None and {len(top) for top in found.top_logprobs} == {2}
-    none = client.completions.create(model=NAME, prompt="One", max_tokens=6, seed=4, logprobs=0).choices[0].logprobs
+    none = client.completions.create(**options, logprobs=0).choices[0].logprobs
     assert none is not None and none.token_logprobs == found.token_logprobs and none.top_logprobs is None
 
 
 def test_usage_in_streams(client: openai.OpenAI) -> None:
     """At the end where it is asked for, and in every chunk where that is asked for too."""
-    options: dict[str, Any] = {"model": NAME, "messages": CHAT, "max_tokens": 12, "stream": True}
+    options: dict[str, Any] = {"model": NAME, "messages": CHAT, "max_tokens": 12, "seed": 4, "stream": True}
     assert all(chunk.usage is None for chunk in client.chat.completions.create(**options))
     *chunks, last = client.chat.completions.create(**options, stream_options={"include_usage": True})
     assert all(chunk.usage is None for chunk in chunks)
@@ -219,11 +224,12 @@ def test_usage_in_streams(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("content", ["text", "parts"])
 def test_a_prediction_is_followed_and_counted(client: openai.OpenAI, tiny: outrider.Outrider, content: str) -> None:
     """The text is the same; drafts of the prediction are told apart by what became of them."""
-    right = expected(tiny, tokens=30, seed=6).text
+    bias = {int(token): float(value) for token, value in WHOLE.items()}
+    right = expected(tiny, tokens=30, seed=6, logit_bias=bias).text
     told: Any = (
         right if content == "text" else [{"type": "text", "text": right[:9]}, {"type": "text", "text": right[9:]}]
     )
-    options: dict[str, Any] = {"model": NAME, "messages": CHAT, "max_tokens": 30, "seed": 6}
+    options: dict[str, Any] = {"model": NAME, "messages": CHAT, "max_tokens": 30, "seed": 6, "logit_bias": WHOLE}
     answer = client.chat.completions.create(**options, prediction={"type": "content", "content": told})
     assert answer.choices[0].message.content == right
     details = answer.usage.completion_tokens_details
@@ -234,11 +240,12 @@ def test_a_prediction_is_followed_and_counted(client: openai.OpenAI, tiny: outri
     assert wrong.usage.completion_tokens_details.accepted_prediction_tokens == 0
 
 
+TRACED: dict[str, Any] = {"model": NAME, "messages": CHAT, "max_tokens": 23, "seed": 8, "logit_bias": WHOLE}
+
+
 def rounds_of(client: openai.OpenAI, **extras: Any) -> tuple[list[dict[str, Any]], Any]:
     """The traced rounds of one answer, and the answer."""
-    answer = client.chat.completions.create(
-        model=NAME, messages=CHAT, max_tokens=23, seed=8, extra_body={"outrider": {"trace": True, **extras}}
-    )
+    answer = client.chat.completions.create(**TRACED, extra_body={"outrider": {"trace": True, **extras}})
     return answer.choices[0].model_extra["outrider"]["rounds"], answer
 
 
@@ -267,9 +274,7 @@ def test_a_trace_tells_where_each_piece_of_text_came_from(client: openai.OpenAI)
     for told in rounds:
         assert [origin for _, origin in told["spans"]] == told["origins"]
         assert len(told["draft_texts"]) == len(told["draft_tokens"])
-    chunks = client.chat.completions.create(
-        model=NAME, messages=CHAT, max_tokens=23, seed=8, stream=True, extra_body={"outrider": {"trace": True}}
-    )
+    chunks = client.chat.completions.create(**TRACED, stream=True, extra_body={"outrider": {"trace": True}})
     streamed = [chunk.choices[0].model_extra["outrider"]["round"] for chunk in chunks]  # type: ignore[index]
     timing = {"draft_seconds", "verify_seconds"}
     assert [{k: v for k, v in told.items() if k not in timing} for told in streamed] == [

@@ -100,7 +100,7 @@ def test_signals(tiny_folder: Path, signals: int) -> None:
             until(lambda: other.get(f"{about['url']}/health").status_code == 503)
             if signals == 2:
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(20) is not None
+                assert process.wait(20) == 128 + signal.SIGTERM
                 return
             rest = [first, *lines]
         assert answer.status_code == 200, rest

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from serving_tiny import NAME, Ask
+from serving_tiny import NAME, VOCABULARY, Ask
 
 import outrider
 from outrider.drafters import Drafter
@@ -47,7 +47,7 @@ CHATS: list[tuple[dict[str, Any], str | None, str]] = [
     (CHAT | {"n": "2"}, "n", "valid integer"),
     (CHAT | {"stop": [""]}, "stop.0", "at least 1"),
     (CHAT | {"stop": ["x"] * 17}, "stop", "at most 16"),
-    (CHAT | {"logit_bias": {"49152": 1}}, "logit_bias", "tokens 0 to 49151"),
+    (CHAT | {"logit_bias": {str(VOCABULARY): 1}}, "logit_bias", f"tokens 0 to {VOCABULARY - 1}"),
     (CHAT | {"logit_bias": {"1": 101}}, "logit_bias.1", "less than or equal to 100"),
     (CHAT | {"top_logprobs": 2}, "top_logprobs", "needs 'logprobs'"),
     (CHAT | {"stream_options": {"include_usage": True}}, "stream_options", "needs 'stream'"),
@@ -75,7 +75,7 @@ CHATS: list[tuple[dict[str, Any], str | None, str]] = [
 TEXTS: list[tuple[dict[str, Any], str | None, str]] = [
     (TEXT | {"prompt": ""}, "prompt", "empty"),
     (TEXT | {"prompt": []}, "prompt", "at least 1"),
-    (TEXT | {"prompt": [49152]}, "prompt", "outside the target's vocabulary"),
+    (TEXT | {"prompt": [VOCABULARY]}, "prompt", "outside the target's vocabulary"),
     (TEXT | {"prompt": [-1]}, "prompt.0", "greater than or equal to 0"),
     (TEXT | {"prompt": [[1], []]}, "prompt.1", "at least 1"),
     (TEXT | {"prompt": LONG}, "prompt", "shorten the prompt"),
@@ -111,6 +111,7 @@ RAW: list[tuple[bytes, str, int, str]] = [
     (b"\xff\xfe", "application/json", 400, ""),
     (b"[" * 100_000, "application/json", 400, ""),
     (json.dumps(CHAT | {"messages": [{"role": "user", "content": "\ud800"}]}).encode(), "application/json", 400, ""),
+    (json.dumps(CHAT | {"\ud800": 1}).encode(), "application/json", 400, "unknown_field"),
     (json.dumps(CHAT | {"temperature": float("nan")}).encode(), "application/json", 400, "invalid_value"),
     (json.dumps(CHAT).encode(), "text/plain", 415, "not_json"),
     (json.dumps(CHAT).encode(), "application/x-www-form-urlencoded", 415, "not_json"),
@@ -221,7 +222,7 @@ class Fragile(Drafter):
     """Drafts nothing, fails on one word, and quotes the text when it does."""
 
     spec = "fragile"
-    word = 0
+    word = ""
 
     def begin(self, prompt: Any, hidden: Any) -> list[int]:
         """See `Drafter`."""
@@ -229,7 +230,7 @@ class Fragile(Drafter):
 
     def propose(self, states: Any, *others: Any) -> list[Draft]:
         """See `Drafter`."""
-        if any(self.word in state for state in states):
+        if any(self.word in str(state) for state in states):
             raise RuntimeError(QUOTING.format(states))
         return [Draft(Tree.chain(state[-1:])) for state in states]
 
@@ -245,7 +246,7 @@ def test_a_request_that_fails_fails_alone_and_tells_nothing(
     """500 or an error event, with the request's id; the log has where it was, and no text. Others go on."""
     llm = tiny.using(drafter="lookup:3")
     llm.drafter = Fragile()
-    monkeypatch.setattr(Fragile, "word", llm.tokenizer(" zebra")["input_ids"][0])
+    monkeypatch.setattr(Fragile, "word", str(llm.tokenizer(" zebra")["input_ids"])[1:-1])
     right = llm.generate("Hello", max_new_tokens=40).text
     with caplog.at_level(logging.DEBUG, "outrider"), serving(llm, NAME) as server, httpx.Client(timeout=60) as http:
         good = {**TEXT, "max_tokens": 40, "temperature": 0, "stream": True}

@@ -31,10 +31,11 @@ PATH = "/v1/completions"
 
 
 @pytest.fixture
-def plain(tiny: outrider.Outrider) -> outrider.Outrider:
+def plain(tiny: outrider.Outrider, monkeypatch: pytest.MonkeyPatch) -> outrider.Outrider:
     """One token per pass, so that passes can be counted; nothing is kept of prompts."""
     llm = tiny.using(drafter="none")
-    llm._prefixes._budget = 0
+    monkeypatch.setattr(llm._prefixes, "_budget", 0)
+    monkeypatch.setattr(llm._prefixes, "_entries", [])
     return llm
 
 
@@ -187,11 +188,31 @@ def test_what_does_not_end_in_time_is_told_so(plain: outrider.Outrider, how: str
         if how != "the limit":
             assert not server.should_exit
             server.handle_exit(signal.SIGTERM, None)
-            assert server.force_exit
+            assert server.force_exit and server.killed_by == signal.SIGTERM
+            server.force_exit = False  # or the line is cut before the last word, as it should be
         until(lambda: server.should_exit)
         gate.let(3)
-        server.service.stop()
         assert client.end()[-1]["error"]["code"] == "shutting_down"
+
+
+def test_a_fault_outside_of_any_request_ends_the_server(
+    plain: outrider.Outrider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients are told, `/health` would say so, and the program can exit with an error."""
+    with held(plain) as (server, gate):
+        client = Client(server.url, TEXT)
+        until(lambda: gate.passes >= 1)
+        monkeypatch.setattr(Worker, "_leave", lambda self: 1 / 0)
+        gate.open()
+        assert client.end()[-1]["error"]["code"] == "shutting_down"
+        until(lambda: server.should_exit)
+        assert isinstance(server.service.error, ZeroDivisionError)
+
+
+def test_drafters_of_one_server_share_its_target(tiny: outrider.Outrider) -> None:
+    """Others are refused."""
+    with pytest.raises(BadOption, match="one rule"), serving([tiny, tiny.using(verifier="token")], NAME):
+        pass
 
 
 def test_a_server_in_a_thread_leaves_signals_alone(plain: outrider.Outrider) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 _NAMES = {  # keys of the file whose options are called otherwise somewhere
+    "batch": ("batch", "max_batch"),
     "compile": ("compile_",),
     "drafter": ("drafter", "drafters"),
     "policy": ("policy", "policies"),

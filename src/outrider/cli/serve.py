@@ -80,6 +80,9 @@ def serve(
     draft_device: Annotated[
         str | None, _option("draft_device", "Where the drafter's model goes, if not with the target.")
     ] = None,
+    draft_quantize: Annotated[
+        str | None, _option("draft_quantize", "int8: round the drafter's model alone; cheaper drafts, the same text.")
+    ] = None,
     compile_: Annotated[bool, _option("compile", "torch.compile at fixed shapes, for GPUs.", "--compile")] = False,
     prefill_chunk: Annotated[int, _option("prefill_chunk", "Prompt tokens per pass.")] = 512,
     config: Annotated[Path | None, config_option(envvar="OUTRIDER_CONFIG")] = None,
@@ -109,6 +112,7 @@ def serve(
         compile_,
         prefill_chunk,
         draft_device,
+        draft_quantize,
         prefix_memory=parse_size(prefix_memory, "--prefix-memory"),
     )
     wanted = Wanted(host, port, name, tuple(others), api_key_file, unprotected, report, log_level)

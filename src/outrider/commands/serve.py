@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from ..api import Outrider
-from ..errors import BadOption
+from ..errors import BadOption, UsageError
 from ..serve.choices import label
 from ..serve.guard import read_keys
 from ..serve.room import parse_size
@@ -94,8 +95,8 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
 
     Raises:
         UsageError: what cannot work; of the address and the keys before anything is loaded.
+        SystemExit: it failed, or was ended at once by a second signal.
     """
-    _log(wanted.log_level)
     rules = rules_for(wanted.host, wanted.keys(), allowed, unprotected=wanted.unprotected)
     name = wanted.name or label(settings.target)
     told = _Told(show)
@@ -108,11 +109,14 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
         told.ready(server.url, name, llm)
 
     service = Service(load, name, allowed, report=wanted.report, ready=ready)
-    server = Server(service, rules, wanted.host, wanted.port)
-    told.listening(server.url)
-    server.run()
-    if service.error is not None:
+    with _log(wanted.log_level):
+        server = Server(service, rules, wanted.host, wanted.port)
+        told.listening(server.url)
+        server.run()
+    if isinstance(service.error, UsageError):
         raise service.error
+    if service.error is not None or server.killed_by is not None:  # the log has said why
+        raise SystemExit(1 if server.killed_by is None else 128 + server.killed_by)
 
 
 class _Told:
@@ -140,8 +144,13 @@ class _Told:
             self._errors.print(llm.drafter.note, style="dim")
 
 
-def _log(level: str) -> None:
-    """A log on standard error: a line per request, with its id, address, status and time, and none of its text."""
+@contextlib.contextmanager
+def _log(level: str) -> Iterator[None]:
+    """A log on standard error: a line per request, with its id, address, status and time, and none of its text.
+
+    Raises:
+        BadOption: there is no such level.
+    """
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
         raise BadOption(f"There is no log level {level!r}: choose debug, info, warning or error.")
@@ -150,3 +159,7 @@ def _log(level: str) -> None:
     logger = logging.getLogger("outrider")
     logger.setLevel(names[level.upper()])
     logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -171,6 +171,8 @@ class Answer:
                 "exactness": self._llm.exactness,
             }
         }
+        if len(self._jobs) > 1:
+            told["outrider"]["seeds"] = [request.seed for request in self._plan.requests]
         if self._painters and self._body.stream:
             told["outrider"]["stats"] = [Stats.of(written.rounds).as_dict() for written in self._written]
         if not self._llm.verifier.lossless:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
@@ -43,6 +43,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"model": ErrorDocument, "description": "The queue is full; `Retry-After` says for how long."},
     503: {"model": ErrorDocument, "description": "The server is loading or shutting down."},
 }
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer, or with `stream` its pieces as server-sent events.",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    },
+    **_ERRORS,
+}
 _GONE = 499  # nginx's word for a client that went away; nobody reads it but the log
 _Events = asyncio.Queue[tuple[int, Wrote | Failed | None]]
 
@@ -59,6 +66,16 @@ def create_app(service: Service, rules: Rules | None = None) -> FastAPI:
     _add_models(app, service)
     _add_states(app, service)
     _add_page(app)
+    describe = app.openapi
+
+    def described() -> dict[str, Any]:
+        """The description of all endpoints, with the name of the model that is served."""
+        document = describe()
+        for kind in (ChatRequest, CompletionRequest):
+            document["components"]["schemas"][kind.__name__]["properties"]["model"]["enum"] = [service.name]
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]  # FastAPI's own way to extend it
     return app
 
 
@@ -84,12 +101,12 @@ async def _told(request: Request, error: Exception) -> Response:
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", responses=_ERRORS, response_model=None)
+    @app.post("/v1/chat/completions", responses=_ANSWERS, response_model=None)
     async def chat(request: Request, body: Annotated[ChatRequest, Body()]) -> Response:
         """Answer a chat."""
         return await _generate(service, request, body)
 
-    @app.post("/v1/completions", responses=_ERRORS, response_model=None)
+    @app.post("/v1/completions", responses=_ANSWERS, response_model=None)
     async def completions(request: Request, body: Annotated[CompletionRequest, Body()]) -> Response:
         """Continue a text, or several."""
         return await _generate(service, request, body)
@@ -241,7 +258,7 @@ def _add_states(app: FastAPI, service: Service) -> None:
         word = "full" if state == "ready" and not service.model.worker.has_place() else state
         return JSONResponse({"status": word}, 200 if word == "ready" else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)

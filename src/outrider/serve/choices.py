@@ -41,9 +41,14 @@ class Choices:
 
     Args:
         llms: one target with each drafter that may be asked for, the usual one first.
+
+    Raises:
+        BadOption: they differ in more than the drafter.
     """
 
     def __init__(self, llms: Sequence[Outrider]) -> None:
+        if len({(id(llm.target), llm.verifier.spec) for llm in llms}) != 1:
+            raise BadOption("A server has one target and one rule: make the other drafters with using(drafter=...).")
         self._offers = [_Offer(llm) for llm in llms]
         self.usual = self._offers[0].name
         self._why_no_reference = ""

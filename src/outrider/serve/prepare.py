@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import UsageError
 from ..noise import fresh_seed
@@ -46,8 +47,6 @@ def plan(service: Service, model: Model, body: ChatRequest | CompletionRequest) 
         raise Fault(
             404, f"There is no model of that name here: it is {service.name!r}.", param="model", code="model_not_found"
         )
-    if body.response_format.type != "text":
-        raise Fault(400, "This server writes text only.", param="response_format", code="unsupported")
     extras, predicted = body.outrider, body.prediction is not None
     with _about("outrider.policy" if extras.drafter is None else "outrider.drafter"):
         choice = model.choices.pick(extras.drafter, extras.policy, predicted=predicted)
@@ -57,11 +56,12 @@ def plan(service: Service, model: Model, body: ChatRequest | CompletionRequest) 
             expected = encode_prediction(model.tokenizer, plain(body.prediction.content))
     with _about("prediction"):
         choice.drafter.check_prediction(expected)
+    schema = _schema(model, body)
     prompts = list(_prompts(model, body))
     rows = len(prompts) * body.n
     if rows > service.limits.max_batch + service.limits.max_queue:
         raise Fault(400, f"This asks for {rows} answers, more than the queue can ever hold.", param="n")
-    requests = [request for ids in prompts for request in _requests(service, model, body, ids, expected)]
+    requests = [request for ids in prompts for request in _requests(service, model, body, ids, expected, schema)]
     room = model.worker.room
     slots = tuple(room.slots(len(request.prompt) + request.max_new_tokens) for request in requests)
     per_slot = room.per_slot(choice.token_bytes)
@@ -97,8 +97,25 @@ def _prompts(model: Model, body: ChatRequest | CompletionRequest) -> Iterator[li
             yield encode(model.tokenizer, prompt)
 
 
+def _schema(model: Model, body: Generation) -> Any:
+    """The compiled schema that the answers have to fit; None for text."""
+    wanted = body.response_format
+    if wanted.type == "text":
+        return None
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(body, name):
+            raise Fault(400, "A JSON document ends where it is complete: leave this field out.", param=name)
+    if model.llm.verifier.needs_probs:
+        reason = (
+            f"Under the verifier {model.llm.verifier.spec!r} tokens of the drafter's get in, whatever the schema says."
+        )
+        raise Fault(400, reason, param="response_format", code="unsupported")
+    with _about("response_format"):
+        return model.grammars().compile(wanted.json_schema.schema_ if wanted.json_schema else {"type": "object"})
+
+
 def _requests(
-    service: Service, model: Model, body: Generation, ids: list[int], expected: tuple[int, ...]
+    service: Service, model: Model, body: Generation, ids: list[int], expected: tuple[int, ...], schema: Any
 ) -> Iterator[Request]:
     """The answers to one prompt. Answer i of n has the seed `seed + i`, so that each can be had again alone."""
     length = _length(service, model, body, len(ids))
@@ -117,6 +134,8 @@ def _requests(
     with _about("logit_bias"):
         sampling.check(model.llm.target.vocabulary)
     for index in range(body.n):
+        if schema is not None:  # which keeps its own state
+            sampling = replace(sampling, processors=(model.grammars().start(schema, len(ids)),))
         request = Request(
             tuple(ids), sampling, seed + index, length, body.stops, expected, body.thoughts, body.ignore_eos
         )

@@ -31,12 +31,17 @@ class Server(uvicorn.Server):
         rules: who may come in.
         host, port: where; port 0 takes a free one.
 
+    Attributes:
+        url: where it answers.
+        killed_by: the signal that ended it at once, or None.
+
     Raises:
         BadOption: that address cannot be used.
     """
 
     def __init__(self, service: Service, rules: Rules, host: str, port: int) -> None:
         self.service = service
+        self.killed_by: int | None = None
         config = uvicorn.Config(
             create_app(service, rules),
             host=host,
@@ -63,12 +68,14 @@ class Server(uvicorn.Server):
         """Ten times a second: whether it is time to end."""
         state = self.service.state
         if state == "failed" or (state == "draining" and self.service.drained):
+            self.service.end()  # what is still under way hears of it before the line is cut
             self.should_exit = True
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal: drain at the first one, end at the second."""
         if self.service.state == "draining":
+            self.killed_by = sig
             self.should_exit = self.force_exit = True
         else:
             self.service.drain()

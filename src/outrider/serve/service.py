@@ -13,11 +13,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from time import monotonic, time
 from typing import Any, Literal
 
 from ..api import Outrider
 from ..errors import BadOption, UsageError
+from ..grammar import Grammars
 from .choices import Choices
 from .faults import broken, leaving, loading
 from .metrics import Metrics
@@ -76,6 +78,7 @@ class Model:
         worker: serves them.
         tokens: what tokens look like.
         tokenizer: for prompts, in one thread at a time; the worker's own is another copy.
+        grammars: for JSON schemas; asked for in that thread, and made when it is first.
     """
 
     llm: Outrider
@@ -83,6 +86,7 @@ class Model:
     worker: Worker
     tokens: TokenTexts
     tokenizer: Any
+    grammars: Callable[[], Grammars]
 
 
 class Service:
@@ -98,7 +102,7 @@ class Service:
     Attributes:
         metrics: the server's figures.
         encoding: one thread, in which prompts are read.
-        error: why loading failed, or None.
+        error: why loading or serving failed, or None.
         created: when the service was made, in seconds since 1970.
     """
 
@@ -175,11 +179,15 @@ class Service:
         """Whether there is nothing left to wait for."""
         return self._model is None or self._model.worker.idle or monotonic() > self._deadline
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """End every request after the round under way, and the thread; wait for that as long as this."""
+    def end(self) -> None:
+        """End every request after the round under way, and the thread; does not wait for that."""
         self._state = "draining"
         if self._model is not None:
             self._model.worker.stop()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """`end`, and wait for it as long as this."""
+        self.end()
         self.encoding.shutdown(wait=False, cancel_futures=True)
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -200,7 +208,13 @@ class Service:
         else:  # asked to end while it was loading
             model.worker.stop()
         self._loaded.set()
-        model.worker.serve()
+        try:
+            model.worker.serve()
+        except Exception as error:  # a fault of ours, outside of any request
+            self.error = error
+            _logger.error(
+                "serving failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+            )
 
     def _prepare(self, llms: Sequence[Outrider]) -> Model:
         llm = llms[0]
@@ -219,4 +233,6 @@ class Service:
         metrics.gauge("num_requests_waiting", "Rows in the queue.", lambda: worker.waiting)
         metrics.gauge("kv_cache_bytes", "Bytes of keys and values of rows under way.", lambda: worker.cache_bytes)
         metrics.gauge("kv_cache_budget_bytes", "Bytes that they may take at most.", lambda: memory)
-        return Model(llm, choices, worker, TokenTexts(llm.tokenizer), copy.deepcopy(llm.tokenizer))
+        tokenizer, target = copy.deepcopy(llm.tokenizer), llm.target
+        grammars = lru_cache(lambda: Grammars(tokenizer, target.vocabulary, target.eos))
+        return Model(llm, choices, worker, TokenTexts(llm.tokenizer), tokenizer, grammars)

@@ -1,0 +1,249 @@
+"""Servers side by side: tokens per second at batch 1, 4 and 8, on the same prompts over the same OpenAI requests.
+
+usage: python bench/serve.py --target FOLDER [--systems outrider,vllm] [--batches 1,4,8] [--repeats 3] [--tokens 128]
+
+Each server has the machine to itself: it loads, warms up on every prompt, answers, and ends. Requests are greedy
+streams that arrive together; what counts is the tokens of all answers (as the server's own usage says) over the wall
+time from the first request to the last token, prompts included. Caches of prompts are off everywhere, or the second
+repeat would have no prompts to read. vLLM is taken from the peers' environment (bench/peers/install.py); what is not
+installed is skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+from typing import Any
+
+import httpx
+from common import PROMPTS
+
+from outrider.folders import cache_folder
+from outrider.loading import demo_folder
+from outrider.measure import machine
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+from environments import ENVIRONMENTS
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+PATIENCE = 900  # seconds until a server is ready: vLLM compiles when it first loads a model
+DRAFTERS = ("none", "lookup", "suffix:global=0")
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A server and how it is started.
+
+    Attributes:
+        name: in the table.
+        command: without the port.
+        ready: the path that answers 200 once requests are served.
+        needs: a file without which it is not installed.
+        settings: environment variables.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    ready: str
+    needs: Path
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+def systems(target: str, dtype: str, batch: int) -> list[System]:
+    """All of them, for a model and the largest batch."""
+    python = Path(sys.executable)
+    ours = (str(python), "-m", "outrider", "serve", "--target", target, "--dtype", dtype, "--name", target)
+    ours = (*ours, "--prefix-memory", "0", "--max-batch", str(batch), "--log-level", "warning")
+    vllm = ENVIRONMENTS["vllm"].folder / "bin" / "vllm"
+    theirs = (str(vllm), "serve", target, "--dtype", dtype, "--max-num-seqs", str(batch), "--max-model-len", "2048")
+    theirs = (*theirs, "--no-enable-prefix-caching", "--generation-config", "vllm")
+    transformers = python.with_name("transformers")
+    serve = (str(transformers), "serve", target, "--dtype", dtype)
+    return [
+        *(
+            System(f"outrider-{spec.partition(':')[0]}", (*ours, "--drafter", spec), "/ready", python)
+            for spec in DRAFTERS
+        ),
+        System("transformers", serve, "/health", transformers),
+        System("transformers-batching", (*serve, "--continuous-batching"), "/health", transformers),
+        System("vllm-plain", theirs, "/health", vllm),
+        System("vllm-ngram", (*theirs, "--speculative-config", json.dumps(NGRAM)), "/health", vllm),
+    ]
+
+
+@contextlib.contextmanager
+def running(system: System, log: Path) -> Iterator[str]:
+    """A server that is ready, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with log.open("w") as told:
+        process = subprocess.Popen(
+            [*system.command, "--port", str(port)],
+            stdout=told,
+            stderr=told,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", **dict(system.settings)},
+            start_new_session=True,
+        )
+        try:
+            end = monotonic() + PATIENCE
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(url + system.ready).status_code == 200:
+                        break
+                if process.poll() is not None or monotonic() > end:
+                    raise RuntimeError(f"{system.name} did not start: see {log}")
+                sleep(0.5)
+            yield url
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+async def ask(http: httpx.AsyncClient, url: str, target: str, prompt: str, tokens: int) -> tuple[str, int, float]:
+    """One stream: its text, its tokens, and seconds to the first piece of text."""
+    body: dict[str, Any] = {"model": target, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
+    body |= {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    text, written, first, begun = "", 0, 0.0, perf_counter()
+    async with http.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line[6:])
+            for choice in event["choices"]:
+                piece = choice["delta"].get("content") or ""
+                first = first or (perf_counter() - begun if piece else 0.0)
+                text += piece
+            written = (event.get("usage") or {}).get("completion_tokens", written)
+    return text, written, first
+
+
+async def together(url: str, target: str, prompts: list[str], tokens: int) -> dict[str, Any]:
+    """Requests that arrive at once; what they came to."""
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        begun = perf_counter()
+        answers = await asyncio.gather(*(ask(http, url, target, prompt, tokens) for prompt in prompts))
+        seconds = perf_counter() - begun
+    written = sum(count for _, count, _ in answers)
+    return {
+        "seconds": seconds,
+        "tokens": written,
+        "tokens_per_second": written / seconds,
+        "first": statistics.median(first for _, _, first in answers),
+        "texts": [text for text, _, _ in answers],
+    }
+
+
+def prompts_of(kind: str, batch: int) -> list[str]:
+    """As many requests of one kind, no two alike from their first words on."""
+    return [f"Request {place + 1} of {batch}. {PROMPTS[kind]}" for place in range(batch)]
+
+
+def measure(system: System, options: argparse.Namespace, log: Path) -> dict[str, Any]:
+    """All kinds and batches on one server: kind/batch -> its repeats."""
+    batches = [int(batch) for batch in options.batches.split(",")]
+    found: dict[str, Any] = {}
+    with running(system, log) as url:
+        for kind in PROMPTS:
+            asyncio.run(together(url, options.target, prompts_of(kind, max(batches)), 16))
+        for _ in range(options.repeats):
+            for kind in PROMPTS:
+                for batch in batches:
+                    told = asyncio.run(together(url, options.target, prompts_of(kind, batch), options.tokens))
+                    found.setdefault(f"{kind}/{batch}", []).append(told)
+    return found
+
+
+def medians(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """System -> kind/batch -> tokens per second."""
+    return {
+        name: {case: statistics.median(run["tokens_per_second"] for run in runs) for case, runs in cases.items()}
+        for name, cases in results.items()
+    }
+
+
+def ratios(speeds: dict[str, dict[str, float]]) -> dict[str, float]:
+    """What was promised: at batch 1 against vLLM on rewriting, at batch 8 against our own plain decoding."""
+    pairs = {
+        "lookup / vllm plain, edit, batch 1": ("outrider-lookup", "vllm-plain", "edit/1"),
+        "lookup / vllm n-gram, edit, batch 1": ("outrider-lookup", "vllm-ngram", "edit/1"),
+        **{
+            f"{drafter} / plain, {kind}, batch 8": (f"outrider-{drafter}", "outrider-none", f"{kind}/8")
+            for drafter in ("lookup", "suffix")
+            for kind in PROMPTS
+        },
+    }
+    return {
+        name: speeds[one][case] / speeds[other][case]
+        for name, (one, other, case) in pairs.items()
+        if case in speeds.get(one, {}) and case in speeds.get(other, {})
+    }
+
+
+def main() -> None:
+    """Measure, print a line per system, keep everything in the cache folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", help="a model folder; the demo model by default")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--systems", default="outrider,transformers,vllm", help="how their names begin")
+    parser.add_argument("--batches", default="1,4,8")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of an answer at most")
+    options = parser.parse_args()
+    options.target = options.target or str(demo_folder())
+    wanted = tuple(options.systems.split(","))
+    folder = cache_folder() / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {}
+    skipped: dict[str, str] = {}
+    for system in systems(options.target, options.dtype, max(map(int, options.batches.split(",")))):
+        if not system.name.startswith(wanted):
+            continue
+        if not system.needs.exists():
+            skipped[system.name] = f"{system.needs} is not installed"
+            continue
+        try:
+            results[system.name] = measure(system, options, folder / f"serve-{system.name}.log")
+        except (RuntimeError, httpx.HTTPError) as error:
+            skipped[system.name] = str(error)
+            continue
+        line = " ".join(f"{case} {speed:7.1f}" for case, speed in medians(results)[system.name].items())
+        print(f"{system.name:24s} {line}", flush=True)
+    speeds = medians(results)
+    document = {
+        "bench": "serve",
+        "options": vars(options),
+        "results": results,
+        "ratios": ratios(speeds),
+        "skipped": skipped,
+        "machine": machine.describe(),
+    }
+    (folder / "serve.json").write_text(json.dumps(document, indent=1))
+    for cases in results.values():
+        for runs in cases.values():
+            for run in runs:
+                run.pop("texts")
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
