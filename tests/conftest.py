@@ -8,21 +8,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before Transformers is imported:
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: waiting threads leave shared cores
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from loaded import Make, makes, read_model, read_tokenizer
 
-import outrider
 from outrider import cli
-from outrider.drafters.model import ModelDrafter
 from outrider.loading import demo_folder as packaged_demo_folder
-from outrider.loading import quiet
 from outrider.target import TransformersTarget
-
-Make = Callable[..., "outrider.Outrider"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,22 +44,6 @@ def demo_folder() -> Path:
     return packaged_demo_folder()
 
 
-def read_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """A model from a folder, in memory, with Transformers' own attention."""
-    from transformers import AutoModelForCausalLM
-
-    with quiet():
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
-
-
-def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder."""
-    from transformers import AutoTokenizer
-
-    with quiet():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-
-
 @pytest.fixture(scope="session")
 def demo_model(demo_folder: Path) -> Any:
     """The demo model in float32; every test shares these weights."""
@@ -80,26 +60,6 @@ def demo_tokenizer(demo_folder: Path) -> Any:
 def demo_target(demo_model: Any) -> TransformersTarget:
     """The demo model ready to score trees, on shared weights."""
     return TransformersTarget(demo_model)
-
-
-def makes(model: Any, tokenizer: Any, *, fast: bool = True) -> Make:
-    """A maker of `Outrider`s on one model: `make("lookup", k=5)`.
-
-    "model" drafts with the target itself, so that drafts are right and long blocks are accepted: with another drafter
-    most faults in rollback and positions cannot show.
-    """
-    plain = outrider.load(model, "none", tokenizer=tokenizer, fast=fast)
-    made: dict[tuple[str, int], outrider.Outrider] = {}
-
-    def make(drafter: str = "none", k: int = 5) -> outrider.Outrider:
-        if (drafter, k) not in made:
-            llm = plain.using("none" if drafter == "model" else drafter, policy=f"fixed:{k}")
-            if drafter == "model":
-                llm.drafter = ModelDrafter(llm.target, llm.target.vocabulary)
-            made[drafter, k] = llm
-        return made[drafter, k]
-
-    return make
 
 
 @pytest.fixture(scope="session")

@@ -5,43 +5,46 @@ Rounds are simulated one by one, so that counts, times and survival of a case ag
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import geometric_mean, mean, median
 
-from outrider.measure.bootstrap import interval, verdict
+from outrider.measure.figures import compared, summarise
 from outrider.measure.results import (
     PLAIN,
     Case,
-    CategoryFigures,
     Divergence,
     PassCost,
-    Percentiles,
     Results,
     RoundFigures,
     Sample,
-    Summary,
     Trace,
     TracedRound,
 )
 
 CATEGORIES = ("chat", "code", "rewriting", "maths")
+MACHINE = {
+    "cpu": "AMD EPYC 7R13", "cores": 2, "capability": "AVX2", "gpu": None, "threads": 2, "outrider": "0.1.0",
+    "torch": "2.13.0", "transformers": "5.24.0",
+}  # fmt: skip
 MANIFEST = {
     "schema_version": 1,
     "argv": ["outrider", "bench", "--target", "demo", "--drafters", "none,suffix,model:small", "--k", "1,2,3,4,5"],
-    "started": "2026-11-30T01:02:03+00:00",
-    "configuration": {
-        "target": "demo", "dtype": "float32", "attention": "outrider", "max_new_tokens": 48, "seed": 0, "warm_up": 2,
+    "plan": {
+        "target": "demo", "dtype": "float32", "hashes": {"target": "sha256:9f2c"}, "prompts": "sha256:77aa",
+        "cases": [{"drafter": "none"}, {"drafter": "suffix"}], "max_new_tokens": 48, "repeats": 1, "seed": 0,
+        "keep_history": False, "machine": MACHINE,
     },
-    "git": {"revision": "1963f0e", "changed": False},
-    "hashes": {"target": "sha256:9f2c", "prompts": "sha256:77aa", "template": "sha256:0c1d"},
-    "machine": {
-        "cpu": "AMD EPYC 7R13", "cores": 2, "capability": "AVX2", "gpu": None, "threads": 2,
-        "load_average": [0.31, 0.42, 0.38], "torch": "2.13.0", "transformers": "5.24.0", "python": "3.11.9",
-    },
+    "prompts": {"chat": 3, "code": 3, "rewriting": 3, "maths": 3},
+    "warm_up_tokens": 8,
     "left_out": ["GPU clocks: no GPU"],
+    "machine": {**MACHINE, "load_average": [0.31, 0.42, 0.38], "python": "3.11.9"},
+    "sessions": [
+        {"started": "2026-11-30T01:02:03+0000", "load_average": [0.31, 0.42, 0.38], "revision": "1963f0e"},
+        {"started": "2026-11-30T02:02:03+0000", "load_average": [0.11, 0.22, 0.33], "revision": "1963f0e"},
+    ],
+    "interrupted": False,
 }  # fmt: skip
 
 
@@ -73,143 +76,78 @@ SUFFIX = World({"chat": 0.25, "code": 0.75, "rewriting": 0.92, "maths": 0.45}, d
 SMALL = World({"chat": 0.7, "code": 0.8, "rewriting": 0.75, "maths": 0.6}, draft_seconds=0.004)
 
 
-def sample(world: World, index: int, case: Case, prompt: str, category: str, repeat: int, tokens: int = 48) -> Sample:
-    """One answer, simulated round by round."""
-    draw = random.Random(f"{case.name} {prompt} {repeat}")
-    length = 40 + 30 * (len(prompt) % 5)
-    now = world.prefill * length
-    rounds: list[RoundFigures] = []
-    written = 0
-    while written < tokens:
-        k = 0 if case.plain == case or draw.random() < world.idle else min(case.k or 3, tokens - written - 1)
-        chances = [min(1.0, world.keep.get(category, 0.5) * world.fading**place) for place in range(k)]
-        accepted = next((place for place, chance in enumerate(chances) if draw.random() > chance), k)
-        noise = draw.uniform(0.97, 1.06)
-        nodes = case.batch * (k + 1)
-        drafting, verifying, judging = k * world.draft_seconds, world.cost(k + 1, case.batch) * noise, 0.0006
-        now += drafting + verifying + judging * case.batch + 0.0009
-        written += accepted + 1
-        rounds.append(
-            RoundFigures(
-                drafted=k,
-                depth=k,
-                accepted=accepted,
-                tokens=accepted + 1,
-                at=now,
-                draft_seconds=drafting,
-                verify_seconds=verifying,
-                verdict_seconds=judging,
-                rows=case.batch,
-                nodes=nodes,
-                place=index % case.batch,
-            )
+@dataclass
+class Row:
+    """One answer of a batch while it is written."""
+
+    prompt: str
+    category: str
+    rounds: list[RoundFigures]
+    written: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt."""
+        return 40 + 30 * (int(self.prompt[1:]) % 5)
+
+
+def answers(
+    world: World, index: int, case: Case, rows: list[Row], repeat: int, group: int, tokens: int
+) -> list[Sample]:
+    """A batch, pass by pass; a row that is done leaves."""
+    draw = random.Random(f"{case.name} {group} {repeat}")
+    now = world.prefill * sum(row.length for row in rows)
+    while active := [row for row in rows if row.written < tokens]:
+        idle = [case.drafter == PLAIN or draw.random() < world.idle for _ in active]
+        asked = [
+            0 if silent else min(case.k or 3, tokens - row.written - 1)
+            for silent, row in zip(idle, active, strict=True)
+        ]
+        nodes = sum(asked) + len(active)
+        drafting = sum(asked) * world.draft_seconds
+        verifying = (world.pass_seconds + world.per_node * (nodes - 1)) * draw.uniform(0.97, 1.06)
+        now += drafting + verifying + 0.0006 * len(active) + 0.0009
+        for place, (k, row) in enumerate(zip(asked, active, strict=True)):
+            chances = [world.keep.get(row.category, 0.5) * world.fading**depth for depth in range(k)]
+            accepted = next((depth for depth, chance in enumerate(chances) if draw.random() > chance), k)
+            row.written += accepted + 1
+            figures = RoundFigures(
+                drafted=k, depth=k, accepted=accepted, tokens=accepted + 1, at=now, draft_seconds=drafting,
+                verify_seconds=verifying, verdict_seconds=0.0006, rows=len(active), nodes=nodes, place=place,
+            )  # fmt: skip
+            row.rounds.append(figures)
+    return [
+        Sample(
+            case=index, prompt=row.prompt, category=row.category, repeat=repeat, prompt_tokens=row.length,
+            seconds=row.rounds[-1].at, rounds=tuple(row.rounds), arrivals=tuple((r.at, r.tokens) for r in row.rounds),
+            ids=tuple(range(100, 100 + tokens)), text="word " * tokens, finish_reason="length", seed=repeat,
+            group=group if case.batch > 1 else None, peak_memory=900 << 20, perplexity=6.25,
         )
-    return Sample(
-        case=index, prompt=prompt, category=category, repeat=repeat, prompt_tokens=length, seconds=now + 0.0004,
-        rounds=tuple(rounds), arrivals=tuple((round_.at, round_.tokens) for round_ in rounds),
-        ids=tuple(range(100, 100 + tokens)), text="word " * tokens, finish_reason="length", seed=0,
-        identical=None if case.plain == case else True,
-    )  # fmt: skip
+        for row in rows
+    ]  # fmt: skip
 
 
 def samples_of(
     world: World, index: int, case: Case, prompts: int = 12, repeats: int = 1, tokens: int = 48
 ) -> list[Sample]:
     """The answers of one case: prompts of every category in turn."""
-    categories = [category for category in CATEGORIES if category in world.keep] or ["text"]
-    return [
-        sample(world, index, case, f"p{number:02d}", categories[number % len(categories)], repeat, tokens)
-        for number in range(prompts)
-        for repeat in range(repeats)
-    ]
-
-
-def _survival(samples: Sequence[Sample]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    kept = [round_.accepted for item in samples for round_ in item.rounds if round_.drafted]
-    reached = [sum(accepted >= k for accepted in kept) for k in range(max(kept, default=0) + 1)]
-    return tuple(n / len(kept) for n in reached[1:]), tuple(b / a for a, b in pairwise(reached) if a)
-
-
-def _ratios(samples: Sequence[Sample], plain: Sequence[Sample]) -> list[float]:
-    before = {item.prompt: item.seconds for item in plain}
-    return [before[item.prompt] / item.seconds for item in samples if item.repeat == 0 and item.prompt in before]
-
-
-def _decoding(item: Sample) -> float:
-    first = item.rounds[0]
-    return item.seconds - (first.at - first.draft_seconds - first.verify_seconds - first.verdict_seconds)
-
-
-def _category(samples: Sequence[Sample], plain: Sequence[Sample]) -> CategoryFigures:
-    rounds = [round_ for item in samples for round_ in item.rounds]
-    with_draft = [round_ for round_ in rounds if round_.drafted]
-    ratios = _ratios(samples, plain)
-    return CategoryFigures(
-        prompts=len({item.prompt for item in samples}),
-        acceptance_rate=sum(r.accepted for r in rounds) / sum(r.drafted for r in rounds) if with_draft else None,
-        acceptance_length=mean(r.tokens for r in with_draft) if with_draft else None,
-        tokens_per_second=median(len(item.ids) / _decoding(item) for item in samples),
-        speedup=geometric_mean(ratios) if ratios else None,
-        speedup_interval=interval(ratios) if ratios else None,
-    )
-
-
-def _percentiles(values: Sequence[float]) -> Percentiles:
-    ordered = sorted(values)
-    at = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95, 0.99)]
-    return Percentiles(p50=at[0], p95=at[1], p99=at[2])
-
-
-def summary_of(index: int, case: Case, samples: Sequence[Sample], plain: Sequence[Sample]) -> Summary:
-    """What the samples of a case amount to."""
-    rounds = [round_ for item in samples for round_ in item.rounds]
-    speculating = case.plain != case
-    whole = _category(samples, plain if speculating else ())
-    survival, conditional = _survival(samples)
-    gaps = [b[0] - a[0] for item in samples for a, b in pairwise(item.arrivals)]
-    each = [gap if n == 0 else 0.0 for item in samples for a, b in pairwise(item.arrivals)
-            for n, gap in enumerate([b[0] - a[0]] * b[1])]  # fmt: skip
-    per_round = {
-        name: mean(getattr(round_, name) for round_ in rounds)
-        for name in ("draft_seconds", "verify_seconds", "verdict_seconds")
-    }
-    decoding = sum(_decoding(item) for item in samples) / len(rounds)
-    return Summary(
-        case=index, prompts=whole.prompts, samples=len(samples), rounds=len(rounds),
-        drafted=sum(r.drafted for r in rounds), accepted=sum(r.accepted for r in rounds),
-        tokens=sum(r.tokens for r in rounds), acceptance_rate=whole.acceptance_rate,
-        acceptance_length=whole.acceptance_length, survival=survival, conditional=conditional,
-        tokens_per_pass=sum(r.tokens for r in rounds) / len(rounds),
-        time_to_first=_percentiles([item.arrivals[0][0] for item in samples]),
-        between_tokens=_percentiles(each), between_events=_percentiles(gaps),
-        per_token=_percentiles([item.seconds / len(item.ids) for item in samples]),
-        tokens_per_second=whole.tokens_per_second,
-        throughput=sum(r.tokens for r in rounds) / sum(item.seconds for item in samples) * case.batch,
-        speedup=whole.speedup, speedup_interval=whole.speedup_interval,
-        verdict=verdict(whole.speedup_interval) if speculating and plain else None,
-        **per_round, other_seconds=decoding - sum(per_round.values()),
-        peak_memory=900 << 20, drafter_memory=270 << 20 if case.drafter.startswith("model") else 0,
-        compared=len(samples) if speculating else 0, identical=len(samples) if speculating else 0,
-        perplexity=6.25, lossless=not case.verifier.startswith("typical"),
-        mean_tv=0.031 if case.verifier.startswith("typical") else None,
-        mean_kl=0.27 if case.verifier.startswith("typical") else None,
-        categories={
-            category: _category([s for s in samples if s.category == category],
-                                [s for s in plain if s.category == category] if speculating else ())
-            for category in sorted({item.category for item in samples})
-        },
-    )  # fmt: skip
+    kinds = [category for category in CATEGORIES if category in world.keep]
+    found = []
+    for repeat in range(repeats):
+        for group, first in enumerate(range(0, prompts, case.batch)):
+            numbers = range(first, min(first + case.batch, prompts))
+            rows = [Row(f"p{number:02d}", kinds[number % len(kinds)], []) for number in numbers]
+            found += answers(world, index, case, rows, repeat, group, tokens)
+    return found
 
 
 def results_of(cases: Sequence[tuple[Case, World]], **options: int) -> tuple[Results, list[Sample]]:
     """Results of these cases, each in its world; `options` as of `samples_of`."""
-    samples = [item for n, (case, world) in enumerate(cases) for item in samples_of(world, n, case, **options)]
-    summaries = []
-    for n, (case, _) in enumerate(cases):
-        plain = next((m for m, (other, _) in enumerate(cases) if other == case.plain), None)
-        own = [item for item in samples if item.case == n]
-        summaries.append(summary_of(n, case, own, [item for item in samples if item.case == plain]))
-    return Results(manifest=MANIFEST, cases=tuple(case for case, _ in cases), summaries=tuple(summaries)), samples
+    made = [item for n, (case, world) in enumerate(cases) for item in samples_of(world, n, case, **options)]
+    kinds = tuple(case for case, _ in cases)
+    samples = compared(kinds, made)
+    memory = {n: 270 << 20 for n, case in enumerate(kinds) if case.drafter.startswith("model")}
+    return Results(manifest=MANIFEST, cases=kinds, summaries=summarise(kinds, samples, memory)), samples
 
 
 def costs_of(world: World, batches: Sequence[int] = (1, 4)) -> tuple[PassCost, ...]:
@@ -251,5 +189,34 @@ def everything(prompts: int = 12) -> tuple[Results, list[Sample]]:
     cases += [(Case(drafter="suffix"), SUFFIX)]
     results, samples = results_of(cases, prompts=prompts)
     return results.model_copy(
-        update={"costs": costs_of(SUFFIX), "traces": (TRACE,), "divergences": DIVERGENCES}
+        update={
+            "costs": costs_of(SUFFIX),
+            "traces": (TRACE, TRACE.model_copy(update={"case": 6})),
+            "divergences": DIVERGENCES,
+        }
     ), samples
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>]]>|`*_\x00\x1b[31m\n# heading ‮ {{ 7 * 7 }}"
+
+
+def hostile() -> Results:
+    """Names, categories, answers and the manifest all try to break out."""
+    case = Case(drafter=f"model:{HOSTILE}", k=2)
+    results, _ = results_of([(Case(drafter=PLAIN), SUFFIX), (case, SMALL), (Case(drafter="x", k=1), SMALL)])
+    summary = results.summaries[1]
+    kinds = {f"{name}{HOSTILE}": found for name, found in summary.categories.items()}
+    return results.model_copy(
+        update={
+            "manifest": {**MANIFEST, HOSTILE: HOSTILE, "argv": ["outrider", HOSTILE], "left_out": [HOSTILE]},
+            "summaries": (results.summaries[0], summary.model_copy(update={"categories": kinds}), results.summaries[2]),
+            "divergences": (
+                Divergence(case=1, prompt=HOSTILE, repeat=0, place=0, plain=1, other=2, plain_logit=math.inf,
+                           other_logit=-math.inf, gap=math.nan, verdict="fault"),
+            ),
+            "traces": (
+                Trace(case=1, prompt=HOSTILE, rounds=(TracedRound(pieces=((HOSTILE, "drafted"), ("\ud800", "bonus")),
+                                                                  rejected=HOSTILE),)),
+            ),
+        }
+    )  # fmt: skip

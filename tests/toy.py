@@ -85,7 +85,7 @@ def signature(context: Context, layer: int) -> Tensor:
 class ToyTarget:
     """A `Target` whose logits are the logarithms of a table, and whose cache holds token ids and positions."""
 
-    exactness = "bits"
+    exactness, build = "bits", "toy"
     device = torch.device("cpu")
 
     def __init__(self, table: Table, eos: tuple[int, ...] = (), context: int = UNBOUNDED) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,7 +38,7 @@ class Config(BaseModel):
     dtype: str | None = None
     device: str | None = None
     offline: bool | None = None
-    fast: bool | Literal["auto"] | None = None
+    fast: bool | None = None
     quantize: str | None = None
     device_map: str | None = None
     draft_device: str | None = None

@@ -186,7 +186,8 @@ class Engine:
         try:
             return self._ask(rows)
         except Exception as error:
-            _logger.warning("Drafting for %d rows failed (%s): each is tried alone.", len(rows), type(error).__name__)
+            if len(rows) > 1:
+                _logger.warning("Drafting for %d rows failed (%s): now one by one.", len(rows), type(error).__name__)
         cache.lengths = lengths  # a drafter that runs the target's own layers may have been broken off in the middle
         found = []
         for row, seat in self._batch:

@@ -160,7 +160,7 @@ class Sampling:
         if nodes is not None:
             logits = logits[list(nodes)]
         if self.temperature == 0:
-            return Law(choices=logits.argmax(-1), logits=logits)
+            return Law(choices=likeliest(logits), logits=logits)
         return Law(probs=self._truncate(logits.float() / self.temperature))
 
     def _edit(self, scores: Tensor, tree: Tree, history: History) -> Tensor:
@@ -216,6 +216,13 @@ class Sampling:
         if self.min_p > 0:
             probs = probs.masked_fill(probs < self.min_p * probs.amax(-1, keepdim=True), 0)
         return probs / probs.sum(-1, keepdim=True)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """[N] the likeliest token at each node, the first of equals; on a CPU by numpy, whose argmax is a vector loop."""
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    return torch.from_numpy(logits.float().numpy().argmax(-1))
 
 
 def logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> tuple[Logprob, ...]:

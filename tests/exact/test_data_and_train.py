@@ -9,7 +9,7 @@ from typing import Any
 import families
 import learning
 import pytest
-from conftest import read_model, read_tokenizer
+from loaded import read_model, read_tokenizer
 from test_refusals import WORDS, tokenizer
 
 import outrider as library
@@ -64,7 +64,7 @@ def test_from_prompts_to_a_drafter(outrider: Any, target: Path, prompts: Path, t
 def test_answers_are_the_targets_own(outrider: Any, target: Path, prompts: Path, tmp_path: Path) -> None:
     """Each can be had again from its temperature and seed, whatever batch and drafter wrote it."""
     found = []
-    for place, options in enumerate((["--batch", "1", "--drafter", "none"], ["--batch", "5"])):
+    for place, options in enumerate((["--batch", "1", "--drafter", "suffix"], ["--batch", "5"])):
         data = tmp_path / str(place)
         where = ["--target", str(target), "--prompts", str(prompts), "--out", str(data), "--seed", "3"]
         assert outrider("data", *where, *options, *FEW)[0] == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import read_model
+from loaded import read_model
 
 from outrider import native
 from outrider.dense import DenseTarget, recognises

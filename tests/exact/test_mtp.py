@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 from comparing import assert_equal, transformers_ids
-from conftest import read_model
+from loaded import read_model
 from safetensors.torch import load_file, save_file
 from test_refusals import WORDS, tokenizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Make
+from loaded import Make
 
 import outrider
 from outrider.errors import BadOption

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from comparing import assert_equal, assert_near, first_divergence, transformers_ids
-from conftest import makes, read_model, read_tokenizer
+from loaded import makes, read_model, read_tokenizer
 from prompts import PROMPTS
 
 from outrider.text import encode

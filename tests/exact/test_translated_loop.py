@@ -9,7 +9,7 @@ import pytest
 from alphabets import Alphabet
 from checks import Case, assert_exact
 from comparing import assert_equal, assert_near, transformers_ids
-from conftest import read_model, read_tokenizer
+from loaded import read_model, read_tokenizer
 from prompts import PROMPTS
 from toy import Table, ToyTarget
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from comparing import assert_equal, transformers_ids
-from conftest import makes, read_model, read_tokenizer
+from loaded import makes, read_model, read_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,37 @@ def test_files(tmp_path: Path) -> None:
     assert read(path) == [BenchPrompt("a", "story", "Once"), BenchPrompt("2", "mine", hi)]
     (tmp_path / "lines.txt").write_text("One\n\nTwo\n")
     assert read(str(tmp_path / "lines.txt")) == [BenchPrompt("1", "lines", "One"), BenchPrompt("2", "lines", "Two")]
+
+
+class Rows(list[dict[str, object]]):
+    """A data set in memory."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """As the library has them."""
+        return list(self[0])
+
+
+def test_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that is known, the categories if there are any, and no row without a text."""
+    asked: list[object] = []
+
+    def load_dataset(name: str, split: str, download_config: object) -> Rows:
+        asked.append((name, split, download_config))
+        return Rows({"question": text, "category": kind} for text, kind in (("Why?", "a"), ("", "a"), ("How?", "b")))
+
+    library = SimpleNamespace(load_dataset=load_dataset, DownloadConfig=lambda local_files_only: local_files_only)
+    monkeypatch.setitem(sys.modules, "datasets", library)  # type: ignore[arg-type]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert read("datasets:org/set") == [
+        BenchPrompt("0", "a", [{"role": "user", "content": "Why?"}]),
+        BenchPrompt("2", "b", [{"role": "user", "content": "How?"}]),
+    ]
+    assert [prompt.id for prompt in read("datasets:org/set:test", limit=1, offline=True)] == ["0"]
+    assert asked == [("org/set", "train", None), ("org/set", "test", True)]
+    library.load_dataset = lambda *args, **options: Rows([{"label": 1}])
+    with pytest.raises(BadPrompt, match="no column of prompts"):
+        read("datasets:org/set")
 
 
 def test_a_message_stands_for_itself_without_a_chat_template() -> None:

@@ -78,6 +78,23 @@ def test_who_drafts() -> None:
     assert rounds == list(zip(asked, means, means, strict=True))
 
 
+@pytest.mark.parametrize(("reads", "length", "waits"), [(True, 40, 2), (True, 9, 0), (False, 40, 0)])
+def test_a_model_reads_the_prompt_when_it_is_worth_it(reads: bool, length: int, waits: int) -> None:
+    """A round without use of the first drafter for every 16 tokens of the prompt; rounds of use do not count."""
+    second = Likeliest(TABLE)
+    second.reads = reads
+    drafter = Cascade(Scored(Table(VOCABULARY, 70), [0.9, 9.0, 0.1, 0.1]), second)
+    assert drafter.reads == reads
+    state, noise = drafter.begin([0, 1] * (length // 2), {}), SeededNoise.for_draft(0, 0, True)
+    asked = []
+    for _ in range(4):
+        for _ in range(2):  # asking twice changes nothing
+            drafter.propose([state], [Budget(4)], [Sampling()], [noise])
+        asked.append(state.asked)
+        drafter.commit(state, [0], Scores(torch.zeros(5, VOCABULARY)), (0,))
+    assert asked == ([1, 0, 1, 1] if not waits else [0, 0, 0, 1])
+
+
 def test_rows_of_a_batch_choose_for_themselves() -> None:
     """Only rows that are left over are shown to the second drafter, with their own budgets, samplings and noises."""
     second = Watching()
@@ -313,6 +330,24 @@ def test_traits_are_those_of_the_two() -> None:
     assert not Cascade(plain, tree).always_branches
     assert Cascade(always, tree).always_branches
     assert not Cascade(plain, tree).has_law
+
+
+def test_both_forget() -> None:
+    """It learns if one of the two does, and what it forgets is what they do."""
+    forgotten: list[int] = []
+
+    class Forgetful(Lookup):
+        """Counts how often it has to forget."""
+
+        learns = True
+
+        def forget(self) -> None:
+            """See `Drafter`."""
+            forgotten.append(1)
+
+    assert Cascade(Lookup(2), Forgetful(2)).learns and not Cascade(Lookup(2), Lookup(3)).learns
+    Cascade(Forgetful(2), Forgetful(2)).forget()
+    assert forgotten == [1, 1]
 
 
 def test_notes_are_joined() -> None:

@@ -128,7 +128,7 @@ def test_the_histogram_is_survivals_differences() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "first", "last"),
-    [(0, 1, 0, 1), (0, 1.66, 0, 2), (0.97, 1.03, 0.96, 1.04), (3, 3, 3, 4), (0, 0, 0, 1), (0, 1234, 0, 1250)],
+    [(0, 1, 0, 1), (0, 1.66, 0, 2), (0.97, 1.03, 0.96, 1.04), (3, 3, 3, 4), (0, 0, 0, 0.2), (0, 1234, 0, 1250)],
 )
 def test_ticks_are_round_and_hold_everything(low: float, high: float, first: float, last: float) -> None:
     found = ticks(low, high)

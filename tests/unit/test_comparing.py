@@ -155,17 +155,16 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert read(folder).samples == ()
 
 
+NEWER = f'{{"schema_version": {SCHEMA + 1}, "manifest": {{}}, "cases": [], "summaries": []}}'
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
         ("results.json", "no json", "no result of outrider bench"),
         ("results.json", "{}", "manifest"),
         ("results.json", '{"manifest": {}, "cases": [], "summaries": [], "more": 1}', "more"),
-        (
-            "results.json",
-            f'{{"schema_version": {SCHEMA + 1}, "manifest": {{}}, "cases": [], "summaries": []}}',
-            "schema version",
-        ),
+        ("results.json", NEWER, "schema version"),
         ("samples.jsonl", "\n{}\n", "line 2"),
         ("results.json", '{"manifest": {}, "cases": [], "summaries": []}', "does not list"),
     ],

@@ -35,7 +35,7 @@ def test_factors_multiply_to_the_measured_speed(with_samples: bool) -> None:
         assert parts[:4] == ["acceptance", "checking", "drafting", "overhead"]
         assert parts[4:] == (["reading", "averaging"] if with_samples else ["averaging"])
         if with_samples:
-            assert one.factor("averaging") == pytest.approx(1, abs=0.08), "no factor hides in the last one"
+            assert one.factor("averaging") == pytest.approx(1, abs=0.12), "no factor hides in the last one"
 
 
 def test_each_factor_is_what_it_says() -> None:
@@ -76,7 +76,7 @@ LONG_PROMPTS = World({"chat": 0.8, "code": 0.8}, prefill=0.02)
     [
         (SLOW_DRAFTER, Case(drafter="d", k=3), "A cheaper drafter: at most"),
         (SLOW_DRAFTER, Case(drafter="d", k=5), "Shorten the draft to k = 1"),
-        (DEAR_PASSES, Case(drafter="d", k=4), "A smaller tree or a shorter draft (now 4.0 tokens"),
+        (DEAR_PASSES, Case(drafter="d", k=4), "A smaller tree or a shorter draft (now 3.9 tokens, where there is one)"),
         (WRONG, Case(drafter="d", k=3), "A drafter that knows this text better"),
         (WRONG, Case(drafter="d", k=5, policy="fixed:5"), "Take --policy goodput"),
         (RIGHT, Case(drafter="d", k=3), "measure k = 6"),
@@ -114,7 +114,8 @@ def test_without_plain_decoding_there_is_nothing_to_take_apart() -> None:
 def test_a_server_that_tells_no_rounds_is_not_taken_apart() -> None:
     results, samples = run(SMALL, Case(drafter="d", k=2))
     bare = results.summaries[1].model_copy(update={"verify_seconds": None, "draft_seconds": None})
-    one = only(results.model_copy(update={"summaries": (results.summaries[0], bare)}), samples)
+    mute = [sample.model_copy(update={"rounds": ()}) for sample in samples]
+    one = only(results.model_copy(update={"summaries": (results.summaries[0], bare)}), mute)
     assert one.factors == () and one.speedup is not None
     assert "not known" in (one.why_not or "")
 

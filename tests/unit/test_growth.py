@@ -232,10 +232,11 @@ def test_a_draft_that_nobody_took_leaves_no_trace() -> None:
 
 
 def test_passes_of_a_tree() -> None:
-    """One pass per level, and none for nodes that end their path."""
+    """One pass per level, and none for nodes that end their path; the prompt has been read by then."""
     target = ToyTarget(TABLE)
     drafter = ModelDrafter(target, VOCABULARY)
     state = drafter.begin((0, 1), {})
+    propose(drafter, state, Budget(1), WARM)
     for budget, levels in ((Budget(1, 4), 1), (Budget(3, 9), 3), (Budget(4), 4)):
         before = target.passes
         propose(drafter, state, budget, WARM)

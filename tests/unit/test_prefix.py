@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from conftest import Make
+from loaded import Make
 
 from outrider.kv import KVCache
 from outrider.prefix import Prefixes

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured import MANIFEST, SMALL, SUFFIX, costs_of, everything, results_of
+from measured import SMALL, SUFFIX, costs_of, everything, hostile, results_of
 
 from outrider.measure import report
-from outrider.measure.results import PLAIN, Case, Divergence, Results, Trace, TracedRound
+from outrider.measure.results import PLAIN, Case, Results
 
 VOID = {"meta", "link", "br", "input"}
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>]]>|`*_\x00\x1b[31m\n# heading ‮ {{ 7 * 7 }}"
 
 
 class Page(HTMLParser):
@@ -60,6 +59,12 @@ def written(results: Results, folder: Path, samples: Any = ()) -> tuple[Page, st
     paths = report.write(results, folder, samples)
     page, text = (folder / "report.html").read_text("utf-8"), (folder / "report.md").read_text("utf-8")
     return Page(page), text, paths
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a report's time, and one test of it does."""
+    monkeypatch.setattr(report.png, "can_draw", lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +118,13 @@ def test_the_traps_are_defined_on_screen(full: tuple[Page, str, list[Path], Resu
         assert says in html.unescape(text.replace("\\", ""))
 
 
+def test_the_manifest_is_told_once(full: tuple[Page, str, list[Path], Results]) -> None:
+    page = full[0]
+    assert "sessions.2.started" in page.text and "2026-11-30T02:02:03+0000" in page.text
+    assert "plan.cases" not in page.text and "plan.machine" not in page.text
+    assert page.text.count("GPU clocks: no GPU") == 1
+
+
 def test_it_is_one_file_without_scripts(full: tuple[Page, str, list[Path], Results]) -> None:
     page = full[0]
     assert not page.named("script")
@@ -145,29 +157,6 @@ def test_it_can_be_read_without_eyes(full: tuple[Page, str, list[Path], Results]
     )
 
 
-def hostile() -> Results:
-    """Names, categories, answers and the manifest all try to break out."""
-    case = Case(drafter=f"model:{HOSTILE}", k=2)
-    results, samples = results_of([(Case(drafter=PLAIN), SUFFIX), (case, SMALL), (Case(drafter="x", k=1), SMALL)])
-    summary = results.summaries[1]
-    kinds = {f"{name}{HOSTILE}": found for name, found in summary.categories.items()}
-    del samples
-    return results.model_copy(
-        update={
-            "manifest": {**MANIFEST, HOSTILE: HOSTILE, "argv": ["outrider", HOSTILE], "left_out": [HOSTILE]},
-            "summaries": (results.summaries[0], summary.model_copy(update={"categories": kinds}), results.summaries[2]),
-            "divergences": (
-                Divergence(case=1, prompt=HOSTILE, repeat=0, place=0, plain=1, other=2, plain_logit=math.inf,
-                           other_logit=-math.inf, gap=math.nan, verdict="fault"),
-            ),
-            "traces": (
-                Trace(case=1, prompt=HOSTILE, rounds=(TracedRound(pieces=((HOSTILE, "drafted"), ("\ud800", "bonus")),
-                                                                  rejected=HOSTILE),)),
-            ),
-        }
-    )  # fmt: skip
-
-
 def test_nothing_breaks_out(tmp_path: Path) -> None:
     page, text, _ = written(hostile(), tmp_path)
     assert not page.named("script") and not page.named("img")
@@ -189,6 +178,7 @@ def test_nothing_breaks_out(tmp_path: Path) -> None:
     assert len(set(widths)) == 1, "a hostile cell adds no column"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_svg_is_xml_whatever_the_names(tmp_path: Path) -> None:
     report.write(hostile(), tmp_path)
     source = (tmp_path / "report.html").read_text("utf-8")
@@ -260,18 +250,21 @@ def test_degenerate_results_are_reported_too(make: Any, tmp_path: Path) -> None:
     assert not re.search(r'="[^"]*\b(nan|inf)\b[^"]*"', source), "no figure that cannot be drawn reached a drawing"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_one_prompt_has_no_interval_and_says_so(tmp_path: Path) -> None:
     page, _, _ = written(_one_prompt(), tmp_path)
     assert "(no interval, 1 prompt)" in page.text
     assert "indistinguishable" in page.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_a_baseline_there_is_no_ratio(tmp_path: Path) -> None:
     page, _, _ = written(_endpoint(), tmp_path)
     assert "no plain decoding to compare with in this run" in page.text
     assert "×" not in page.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_many_cases_are_cut_to_the_fastest_and_said(tmp_path: Path) -> None:
     cases = [(Case(drafter=PLAIN), SUFFIX)] + [(Case(drafter=f"d{n}", k=k), SMALL) for n in range(10) for k in (1, 2)]
     page, _, _ = written(results_of(cases, prompts=2)[0], tmp_path)
@@ -279,14 +272,15 @@ def test_many_cases_are_cut_to_the_fastest_and_said(tmp_path: Path) -> None:
     assert all(case.name in page.text for case, _ in cases)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_temperature_has_its_chart(tmp_path: Path) -> None:
     cases = [
         (Case(drafter=drafter, k=k, temperature=heat), SMALL)
         for heat in (0.0, 0.7, 1.0)
         for drafter, k in ((PLAIN, None), ("d", 3))
     ]
-    page, _, paths = written(results_of(cases, prompts=2)[0], tmp_path)
-    assert "length_by_temperature.png" in {path.name for path in paths}
+    page, _, _ = written(results_of(cases, prompts=2)[0], tmp_path)
+    assert "chart-length_by_temperature" in {attributes.get("id") for attributes in page.named("figure")}
     assert "Acceptance length against temperature" in page.text
 
 
@@ -302,6 +296,7 @@ def test_without_matplotlib_there_are_no_pictures_and_it_is_said(
     assert "plots/" not in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_jinja_there_is_no_page_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _lack(monkeypatch, "jinja2")
     paths = report.write(everything(2)[0], tmp_path)

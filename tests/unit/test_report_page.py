@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import chromium, look
-from measured import everything
+from measured import everything, hostile
 
 from outrider.measure import report
 
@@ -20,8 +20,7 @@ return [...document.querySelectorAll('body *')]
 """
 SMALLEST = """
 return Math.min(...[...document.querySelectorAll('svg.chart text')].map(text => {
-  const drawing = text.closest('svg');
-  const scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
+  const drawing = text.closest('svg'), scale = drawing.getBoundingClientRect().width / drawing.viewBox.baseVal.width;
   return parseFloat(getComputedStyle(text).fontSize) * scale;
 }));
 """
@@ -69,12 +68,20 @@ def test_a_page_for_desks_and_phones(page: Path, width: int, dark: bool) -> None
         assert all('"url":"file://' in e["message"] or '"url":"data:' in e["message"] for e in requests)
 
 
+def test_names_that_want_to_break_out_stay_inside(page: Path) -> None:
+    odd = report.write(hostile(), page.with_name("hostile"))[0]
+    with chromium() as driver:
+        assert look(driver, odd, 390) == []
+        assert driver.execute_script(OVERFLOWING) == [] and driver.execute_script(OUTSIDE) == []
+        assert driver.execute_script("return document.images.length + document.scripts.length") == 0
+
+
 def test_scripts_that_got_in_would_not_run(page: Path) -> None:
     """The page forbids them itself: the last line of defence, tried."""
-    hostile = page.with_name("hostile.html")
-    hostile.write_text(page.read_text("utf-8").replace("</body>", "<script>document.title = 'mine'</script></body>"))
+    odd = page.with_name("odd.html")
+    odd.write_text(page.read_text("utf-8").replace("</body>", "<script>document.title = 'mine'</script></body>"))
     with chromium() as driver:
-        said = look(driver, hostile, 1280)
+        said = look(driver, odd, 1280)
         assert driver.title != "mine"
         assert len(said) == 1 and "Content Security Policy" in said[0]
 
@@ -86,5 +93,8 @@ def test_rejected_tokens_can_be_hidden_and_tables_scrolled_by_keyboard(page: Pat
         assert driver.execute_script(shown) is True
         driver.execute_script("document.querySelector('.toggle').click()")
         assert driver.execute_script(shown) is False
+        deleted = "[...document.querySelectorAll('.trace')].slice(1).map(trace => trace.querySelector('del'))"
+        others = f"return {deleted}.map(element => element.checkVisibility())"
+        assert driver.execute_script(others) == [True], "each answer has a switch of its own"
         driver.execute_script("document.querySelector('#headline-caption').closest('.scroll').focus()")
         assert driver.execute_script("return document.activeElement.className") == "scroll"

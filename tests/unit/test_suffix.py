@@ -182,6 +182,21 @@ def test_a_corpus_is_drafted_from(tmp_path: Path) -> None:
     assert propose(drafter, drafter.begin([b, c], {}), Budget(2)).tree.tokens.tolist() == [c, d]
 
 
+def test_what_was_learned_can_be_forgotten(tmp_path: Path) -> None:
+    """Finished texts go, the corpus stays; with no place for either there is nothing to learn."""
+    (tmp_path / "some.txt").write_text("ab")
+    drafter = make_drafter(f"suffix:corpus={tmp_path / 'some.txt'}", setting(Words()))
+    a, b, c, d = Words()("abcd")["input_ids"]
+    state = drafter.begin([c], {})
+    drafter.commit(state, [d], Scores(torch.zeros(1, 1)), (0,))
+    drafter.end(state)
+    assert propose(drafter, drafter.begin([b, c], {}), Budget(1)).tree.tokens.tolist() == [c, d]
+    drafter.forget()
+    assert propose(drafter, drafter.begin([b, c], {}), Budget(1)).tree.tokens.tolist() == [c]
+    assert propose(drafter, drafter.begin([a], {}), Budget(1)).tree.tokens.tolist() == [a, b]
+    assert drafter.learns and not make_drafter("suffix:global=0", setting()).learns
+
+
 @pytest.mark.parametrize(
     ("name", "content", "spec", "message"),
     [

@@ -1,4 +1,4 @@
-"""The timeline: spans of a round lie inside it and inside the answer, in order; what an endpoint's stream gives."""
+"""The timeline: spans of a round lie inside it and inside the answer, in order; what an endpoint's stream becomes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import advise, compare, costs, data, demo, explain, generate, prove, serve, simulate, train
+from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
 
 app = typer.Typer(
     name="outrider",
@@ -27,6 +27,8 @@ for command in (
     generate.generate,
     demo.demo,
     costs.costs,
+    bench.bench,
+    tune.tune,
     prove.prove,
     simulate.simulate,
     advise.advise,

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, DrafterSpec, Dtype, Fast, Json, Offline, Quantize, Target, TrustRemoteCode, print_json
+from .options import (
+    Config,
+    Device,
+    DrafterSpec,
+    Dtype,
+    Fast,
+    Json,
+    Offline,
+    Quantize,
+    Target,
+    TrustRemoteCode,
+    print_json,
+)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -39,13 +51,14 @@ def data(
     held_out: Annotated[float, typer.Option(help="Share of the prompts that is kept for measuring.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Of prompts, temperatures and tokens.")] = 0,
     batch: Annotated[int, typer.Option(help="Answers written at a time.", min=1)] = 16,
-    drafter: DrafterSpec = "suffix",
+    drafter: DrafterSpec = "none",
     dtype: Dtype = None,
     device: Device = None,
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
     fast: Fast = None,
     quantize: Quantize = None,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Let a target write the answers that its drafter will be trained on."""

@@ -9,48 +9,56 @@ from typing import Annotated, Any
 
 import typer
 
+_NAMES = {  # keys of the file whose options are called otherwise somewhere
+    "compile": ("compile_",),
+    "drafter": ("drafter", "drafters"),
+    "policy": ("policy", "policies"),
+    "verifier": ("verifier", "verifiers"),
+}
+_CHOSEN_TOGETHER = {"policy", "policies", "draft_device"}  # with the drafter: left out with another one, or a length
+
 
 def _take_defaults(context: typer.Context, path: Path | None) -> Path | None:
     """Let a file's values be the defaults of the options of this command; what is given beside it wins."""
     if path is not None:
         from ..config import read
 
-        found = read(path).given()
-        names = {"compile": ("compile_",), "drafter": ("drafter", "drafters")}
-        defaults = {name: value for key, value in found.items() for name in names.get(key, (key,))}
-        # These were chosen for the file's drafter: with another one they are left out.
-        for name in ("policy", "draft_device"):
-            if name in defaults:
-                defaults[name] = _beside(context, "drafter", defaults[name])
+        lists = {option.name for option in context.command.params if getattr(option, "multiple", False)}
+        defaults = {}
+        for key, value in read(path).given().items():
+            for name in _NAMES.get(key, (key,)):
+                found = [value] if name in lists else value
+                defaults[name] = _unless_given(context, found) if name in _CHOSEN_TOGETHER else found
         context.default_map = defaults
     return path
 
 
-def _beside(context: typer.Context, other: str, value: Any) -> Callable[[], Any]:
-    """A default that holds as long as another option is not given; asked for when all that is given is known."""
+def _unless_given(context: typer.Context, value: Any) -> Callable[[], Any]:
+    """A default that holds as long as no drafter and no length is given; asked for when all that is given is known."""
 
     def default() -> Any:
-        source = context.get_parameter_source(other)
-        return None if source is not None and source.name == "COMMANDLINE" else value
+        sources = [context.get_parameter_source(name) for name in ("drafter", "drafters", "k")]
+        given = any(source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT") for source in sources)
+        return None if given else value
 
     return default
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file with defaults for these options, as `outrider tune` writes it; options given here win.",
-        is_eager=True,
-        callback=_take_defaults,
-    ),
-]
+def config_option(**more: Any) -> Any:
+    """`--config`; `more` goes to `typer.Option`."""
+    help_ = "A file with defaults for these options, as `outrider tune` writes it; options given here win."
+    return typer.Option(help=help_, is_eager=True, callback=_take_defaults, **more)
+
+
+Config = Annotated[Path | None, config_option()]
 
 Target = Annotated[str, typer.Option(help="Hub id, folder, .gguf file, or 'demo'.")]
 DrafterSpec = Annotated[
     str,
     typer.Option(
         help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
-        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], cascade:A,B, none, or module:Class."
+        "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], eagle3:FOLDER, eagle:FOLDER, "
+        "medusa:FOLDER, cascade:A,B, none, or module:Class."
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BadOption
+from .options import config_option
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -81,6 +82,7 @@ def serve(
     ] = None,
     compile_: Annotated[bool, _option("compile", "torch.compile at fixed shapes, for GPUs.", "--compile")] = False,
     prefill_chunk: Annotated[int, _option("prefill_chunk", "Prompt tokens per pass.")] = 512,
+    config: Annotated[Path | None, config_option(envvar="OUTRIDER_CONFIG")] = None,
     json_: Annotated[bool, _option("json", "Print one JSON document once the model is there.", "--json")] = False,
 ) -> None:
     """Serve a model to OpenAI's clients, and a page to people, with continuous batching."""

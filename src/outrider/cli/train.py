@@ -26,7 +26,7 @@ The same command again goes on where a broken run stopped.
 
 def train(
     method: Annotated[str, typer.Argument(help="eagle3, eagle or medusa.")],
-    data: Annotated[Path, typer.Option(help="Folder of answers that 'outrider data' wrote.")],
+    data: Annotated[list[Path], typer.Option(help="Folder of answers that 'outrider data' wrote; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Folder for the drafter; checkpoints go to OUT.training beside it.")],
     target: Target = "demo",
     draft_vocab: Annotated[int | None, typer.Option(help="Tokens that can be drafted, the commonest. [8192]")] = None,
@@ -75,4 +75,5 @@ def train(
     }
     asked = wanted(method, data, out, config, given)
     settings = Settings(target, "none", "match", None, dtype, device, offline, trust_remote_code)
-    print_json(run(settings, asked, dry=dry_run, show=not json_), json_)
+    document = run(settings, asked, dry=dry_run, show=not json_)
+    print_json(document, json_ and bool(document))

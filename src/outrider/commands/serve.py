@@ -102,13 +102,17 @@ def run(settings: Settings, wanted: Wanted, allowed: Limits, *, show: bool) -> N
 
     def load() -> Sequence[Outrider]:
         first = settings.load()
-        llms = [first, *(first.using(drafter=spec) for spec in wanted.drafters)]
-        told.ready(server.url, name, first)
-        return llms
+        return [first, *(first.using(drafter=spec) for spec in wanted.drafters)]
 
-    server = Server(Service(load, name, allowed, report=wanted.report), rules, wanted.host, wanted.port)
+    def ready(llm: Outrider) -> None:
+        told.ready(server.url, name, llm)
+
+    service = Service(load, name, allowed, report=wanted.report, ready=ready)
+    server = Server(service, rules, wanted.host, wanted.port)
     told.listening(server.url)
     server.run()
+    if service.error is not None:
+        raise service.error
 
 
 class _Told:

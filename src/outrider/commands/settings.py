@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -34,6 +35,12 @@ class Settings:
     draft_device: str | None = None
     draft_quantize: str | None = None
     prefix_memory: int = PREFIX_MEMORY
+
+    def given(self) -> dict[str, Any]:
+        """How the target is loaded, as far as it was said: keys of `config.Config`."""
+        names = ("target", "dtype", "device", "offline", "quantize", "device_map", "compile")
+        found = {name: value for name in names if (value := getattr(self, name))}
+        return found if self.fast is None else found | {"fast": self.fast}
 
     def load(self) -> Outrider:
         """Load it, refusing options that would change nothing."""

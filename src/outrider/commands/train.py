@@ -67,21 +67,21 @@ class Wanted:
 
     Attributes:
         method: see `train.methods`.
-        data: folder of answers.
+        data: folders of answers.
         out: folder of the drafter; its checkpoints lie beside it, in OUT.training.
         options, setup: how.
         own: the method's own options.
     """
 
     method: str
-    data: Path
+    data: tuple[Path, ...]
     out: Path
     options: Options
     setup: Setup
     own: dict[str, Any]
 
 
-def wanted(method: str, data: Path, out: Path, config: Path | None, given: Mapping[str, Any]) -> Wanted:
+def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, given: Mapping[str, Any]) -> Wanted:
     """What is asked for: the options that were given, then those of the file, then the defaults.
 
     Raises:
@@ -98,7 +98,7 @@ def wanted(method: str, data: Path, out: Path, config: Path | None, given: Mappi
     if unknown:
         raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out of the file.")
     try:
-        return Wanted(method, data, out, Options(**parts[0]), Setup(**parts[1]), chosen)
+        return Wanted(method, tuple(data), out, Options(**parts[0]), Setup(**parts[1]), chosen)
     except TypeError as error:
         raise BadOption(f"{config} has a value of another kind than its option ({error}): correct it.") from error
 
@@ -114,20 +114,25 @@ def _from_file(config: Path | None) -> dict[str, Any]:
 
 
 def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str, Any]:
-    """Train, or say what it would take; the document is what `--json` prints. Ctrl-C keeps the last checkpoint."""
-    source = read_source(asked.data)
+    """Train, or say what it would take; the document is what `--json` prints, empty in all processes but one.
+
+    Ctrl-C keeps the last checkpoint.
+    """
+    sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
     target = identify(llm.target, settings.target)
-    source.target.check(target, asked.data)
-    if source.template != checkpoints.template_hash(llm.tokenizer):
-        raise BadOption(
-            f"The prompts in {asked.data} were written with another chat template than this target's: make the data "
-            "with this target, or load it with that tokenizer."
-        )
-    every = read_answers(asked.data, llm.target.vocabulary)
+    every = []
+    for source, path in zip(sources, asked.data, strict=True):
+        source.target.check(target, path)
+        if source.template != checkpoints.template_hash(llm.tokenizer):
+            raise BadOption(
+                f"The prompts in {path} were written with another chat template than this target's: make the data "
+                "with this target, or load it with that tokenizer."
+            )
+        every += read_answers(path, llm.target.vocabulary)
     prompts = spread([answer for answer in every if answer.held_out], asked.setup.measured_prompts)
     if not prompts:
-        raise BadOption(f"No prompt in {asked.data} is held out, so acceptance cannot be measured: make more data.")
+        raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
     answers = usable(every, asked.setup.longest)
     torch.manual_seed(asked.options.seed)  # first weights
     ids = draft_vocabulary(answers, asked.setup.draft_vocab, llm.target.vocabulary, llm.target.eos)
@@ -142,10 +147,12 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
             _show_estimate(estimate)
         return {"dry_run": asdict(estimate), **versions()}
     held = [collate([answer], states) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
-    keeper = Keeper(asked, source, recipe, ids, llm, target, len(answers), held)
+    keeper = Keeper(asked, sources, recipe, ids, llm, target, len(answers), held)
     with _bar(trainer.total, show and trainer.leads) as advance:
         progress = trainer.run(lambda drafter: measure(llm, drafter, prompts, asked.setup), keeper.keep, advance)
-    if show and trainer.leads:
+    if not trainer.leads:
+        return {}
+    if show:
         _show_result(progress, asked.out)
     return {
         "method": asked.method,
@@ -187,7 +194,7 @@ class Keeper:
     """Writes the drafter's folder; see `run` for what it holds."""
 
     asked: Wanted
-    source: Source
+    sources: list[Source]
     recipe: Recipe
     ids: torch.Tensor
     llm: Outrider
@@ -206,8 +213,10 @@ class Keeper:
             "step": progress.step,
             "answer_tokens_seen": progress.tokens,
             "answers": self.answers,
-            "data": f"written by {self.source.target.name} at temperatures "
-            f"{', '.join(map(str, self.source.temperatures))}; prompts {self.source.prompts}",
+            "data": [
+                f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"
+                for source in self.sources
+            ],
             "options": {**asdict(options), **asdict(self.asked.setup), **self.asked.own},
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "versions": versions(),

@@ -54,8 +54,9 @@ class Drafter(ABC):
         learns: it drafts from what requests that have ended wrote.
         from_text: its drafts follow from the tokens of prompts and outputs alone, without a model of its own and
             without the target's scores, so that recorded answers are enough to know them.
+        reads: it has a model that reads a request's whole text when it is first asked for a draft.
 
-    By the four before the last two, combinations that cannot work are refused before anything is loaded. The class says
+    By `has_law` to `reencodes`, combinations that cannot work are refused before anything is loaded. The class says
     what the kind may do; an instance may say less once it knows.
     """
 
@@ -68,6 +69,7 @@ class Drafter(ABC):
     reencodes: bool = False
     learns: bool = False
     from_text: bool = False
+    reads: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:

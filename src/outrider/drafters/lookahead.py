@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..sampling import Sampling
+from ..sampling import Sampling, likeliest
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .growing import scores_of
@@ -137,7 +137,7 @@ class Lookahead(Drafter):
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`: columns that were in the pass move on by the target's own next token."""
         if scores_of(state.nodes, tokens, scores, path):
-            own = scores.logits.argmax(-1).tolist()
+            own = likeliest(scores.logits).tolist()
             for place, node in state.ends.items():
                 ngram = [*state.columns[place], own[node]]
                 state.pool.add(ngram)

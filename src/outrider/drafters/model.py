@@ -65,6 +65,7 @@ class ModelDrafter(Drafter):
 
     has_law = True
     makes_trees = True
+    reads = True
 
     def __init__(self, model: Target, vocabulary: int, shared: Tensor | None = None, spec: str = "model") -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec

@@ -52,6 +52,7 @@ class Translated(Drafter):
 
     has_law = True
     makes_trees = True
+    reads = True
 
     def __init__(self, model: Target, pairing: Pairing, vocabulary: int, mode: str = "auto", name: str = "") -> None:
         self._pairing, self._vocabulary = pairing, vocabulary

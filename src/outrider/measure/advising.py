@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from .explaining import Explanation, explain
 from .predicting import predictions, share_with_draft
 from .reporting.wording import method, number, setting, share, speculates, times
-from .results import Case, Results, Sample, Summary
+from .results import Case, CategoryFigures, Results, Sample, Summary
 
 _BETTER = 1.03  # a gain that is worth a sentence
 _LOSING = 0.9  # a factor that costs a tenth
@@ -81,11 +81,13 @@ def _other_length(results: Results, summary: Summary, case: Case, speed: float) 
 def _pausing(summary: Summary, case: Case, speed: float) -> Iterator[Advice]:
     """A policy that does not draft where drafting loses."""
     known = {name: found for name, found in summary.categories.items() if found.speedup}
-    losing = {name: found for name, found in known.items() if found.speedup and found.speedup < 1}
+    losing = {name: found for name, found in known.items() if _loses(found)}
     fixed = case.k is not None or case.policy != "goodput"
     if losing and len(losing) < len(known):
         weighted = [max(1.0, found.speedup or 1.0) for found in known.values() for _ in range(found.prompts)]
-        gained = max(speed, geometric_mean(weighted))
+        gained = geometric_mean(weighted)
+        if gained < _BETTER * speed:
+            return
         names = ", ".join(f"{name} {times(found.speedup)}" for name, found in losing.items())
         means = "Take --policy goodput, which pauses" if fixed else "Let the policy pause"
         yield gained, f"{means} where drafting loses ({names}): up to {times(gained)} if pausing costs nothing."
@@ -93,13 +95,19 @@ def _pausing(summary: Summary, case: Case, speed: float) -> Iterator[Advice]:
         yield 1.0, "Take --policy goodput: it drafts nothing where drafting does not pay."
 
 
+def _loses(found: CategoryFigures) -> bool:
+    """Whether it is slower than plain decoding beyond doubt, or, where nobody can tell, by a good deal."""
+    sure = found.speedup_interval
+    return sure.high < 1 if sure else found.speedup is not None and found.speedup < _LOSING
+
+
 def _cheaper(one: Explanation, summary: Summary, speed: float) -> Iterator[Advice]:
     """Parts that cost a tenth or more; the speed that counts is half way to the ceiling."""
-    width = summary.drafted / summary.rounds
+    width = summary.drafted / summary.rounds / share_with_draft(summary)
     sentences = {
         "drafting": "A cheaper drafter: at most {} if drafting cost nothing.",
-        "checking": f"A smaller tree or a shorter draft (now {number(width, 1)} tokens in the mean): at most {{}} if "
-        "checking cost what one token costs.",
+        "checking": f"A smaller tree or a shorter draft (now {number(width, 1)} tokens, where there is one): at most "
+        "{} if checking cost what one token costs.",
         "overhead": "Less work around the passes (on a GPU --compile): at most {} if it were plain decoding's.",
         "reading": "Longer answers, or prompts that begin alike and are read once: at most {} without reading.",
     }

@@ -6,6 +6,7 @@ Ctrl-C ends it early and keeps what is done; a bundle with a folder can be gone 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -155,7 +156,9 @@ class _OneTarget:
         for prompt in self.wanted.prompts:
             self._check(llm, prompt)
         about = {key: llm.configuration[key] for key in ("dtype", "device", "build", "exactness")}
-        self.bundle.manifest.setdefault("targets", {})[quantize or "none"] = about
+        template = getattr(llm.tokenizer, "chat_template", None)
+        about["chat_template"] = hashlib.sha256(str(template).encode()).hexdigest() if template else "none"
+        self.bundle.manifest["targets"][quantize or "none"] = about
         if left:
             self._answer(llm, left)
         for plain, other in self._diverged():

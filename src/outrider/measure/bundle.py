@@ -145,7 +145,10 @@ class Bundle:
             raise BadOption(f"{folder / _MANIFEST} is no manifest of a run: name a new folder.") from error
         if version != SCHEMA:
             raise BadOption(f"{folder} was written with schema {version}, this is {SCHEMA}: name a new folder.")
-        asked = json.loads(json.dumps(self.manifest["plan"]))
+        asked = self.manifest["plan"]
+        samples = folder / "samples.jsonl"
+        if plan != asked and not (samples.is_file() and samples.stat().st_size):
+            return  # it was refused or broken off before its first answer: nothing is lost with it
         if plan != asked:
             different = next(key for key in {**plan, **asked} if plan.get(key) != asked.get(key))
             raise BadOption(

@@ -80,6 +80,11 @@ def of_endpoint(batch: str, temperature: str) -> tuple[Case, ...]:
     return tuple(Case(drafter=SERVED, system=ENDPOINT, batch=size, temperature=heat) for heat, size in pairs)
 
 
+def learns(case: Case) -> bool:
+    """Whether its drafter may draft from answers to the prompts before."""
+    return drafter_class(case.drafter).learns
+
+
 def promised(case: Case) -> bool:
     """Whether its answers have to be plain decoding's, token for token: a lossless rule that is greedy or coupled."""
     if case.system != OWN:

@@ -13,11 +13,11 @@ from typing import Literal
 from ..errors import BadOption
 from .bootstrap import average, interval, verdict
 from .reading import Run
-from .reporting.tabulate import flattened
+from .reporting.tabulate import told
 from .results import Case, Interval, Record, Sample, Summary
 
 Of = Literal["speed", "speedup"]
-_PASSING = frozenset({"argv", "started", "finished", "load_average"})  # differ between any two runs
+_PASSING = frozenset({"argv", "started", "load_average", "interrupted"})  # differ between any two runs
 
 Key = tuple[str, int]
 
@@ -178,7 +178,7 @@ def _summary(run: Run, name: str) -> Summary:
 
 
 def _differences(before: Run, after: Run) -> tuple[Difference, ...]:
-    old, new = (dict(flattened(run.results.manifest)) for run in (before, after))
+    old, new = (dict(told(run.results.manifest)) for run in (before, after))
     names: Sequence[str] = list(dict.fromkeys([*old, *new]))
     return tuple(
         Difference(name=name, before=old.get(name, "nothing"), after=new.get(name, "nothing"))

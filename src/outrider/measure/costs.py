@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -166,45 +167,52 @@ def _cache(llm: Outrider, batch: int, context: int, width: int) -> KVCache:
 def _draft(llm: Outrider, plan: Plan) -> tuple[float | None, int]:
     """Seconds per drafted token, and how many were drafted at a time."""
     context = min(max(plan.contexts), llm.target.context - DRAFT - 1)
-    samples, drafted = time_drafts(llm, Budget(DRAFT), 1, context, plan.repeats)
+    ((samples, drafted),) = time_drafts(llm, [Budget(DRAFT)], 1, context, plan.repeats)
     return (statistics.median(samples) / drafted if drafted else None), drafted
 
 
 def time_drafts(
-    llm: Outrider, budget: Budget, batch: int, context: int, repeats: int, sampling: Sampling | None = None
-) -> tuple[list[float], int]:
+    llm: Outrider,
+    budgets: Sequence[Budget],
+    batch: int,
+    context: int,
+    repeats: int,
+    sampling: Sampling | None = None,
+) -> list[tuple[list[float], int]]:
     """Seconds that the drafter takes to draft for a whole batch, time and again, on a text that repeats itself.
 
     Args:
         llm: its drafter is timed.
-        budget: of every row.
+        budgets: of every row; they take turns.
         batch: rows.
         context: tokens of each, the pending one included.
         repeats: drafts that count; one more warms up.
         sampling: greedy if not given.
 
     Returns:
-        The seconds of every draft, and the tokens of one.
+        For each budget the seconds of every draft, and the tokens of one row's.
     """
     prompt = [_TEXT[place % len(_TEXT)] for place in range(context)]
-    seats = [Seat(llm.target.new_cache(1, context)) for _ in range(batch)]
-    states = []
-    for seat in seats:
-        hidden = prefill(llm.target, prompt[:-1], seat.cache, taps=llm.drafter.taps)
-        states.append(llm.drafter.begin(prompt, hidden))
-        llm.drafter.seated(states[-1], seat)
-    gather(seats)
-    samples, drafted = [], 0
-    for _ in range(repeats + 1):
+    cache = llm.target.new_cache(1, context)
+    hidden = prefill(llm.target, prompt[:-1], cache, taps=llm.drafter.taps)
+    seats = [Seat(cache) for _ in range(batch)]
+    gather(seats)  # copies the row
+    states = [llm.drafter.begin(prompt, hidden) for _ in seats]
+    for state, seat in zip(states, seats, strict=True):
+        llm.drafter.seated(state, seat)
+    samples: list[list[float]] = [[] for _ in budgets]
+    drafted = [0] * len(budgets)
+    for turn, (place, budget) in product(range(repeats + 1), enumerate(budgets)):
         noises = [SeededNoise.for_draft(row, 0, llm.verifier.coupled) for row in range(batch)]
         started = perf_counter()
         drafts = llm.drafter.propose(states, [budget] * batch, [sampling or Sampling()] * batch, noises)
         machine.wait(llm.target.device)
-        samples.append(perf_counter() - started)
-        drafted = len(drafts[0].tree) - 1
+        seconds, drafted[place] = perf_counter() - started, len(drafts[0].tree) - 1
+        if turn:
+            samples[place].append(seconds)
     for state in states:
         llm.drafter.end(state)
-    return samples[1:], drafted
+    return list(zip(samples, drafted, strict=True))
 
 
 def parse_numbers(text: str, name: str) -> tuple[int, ...]:

@@ -82,10 +82,10 @@ class Endpoint:
         import httpx2
 
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadOption(f"--endpoint {url} is no address: write it like http://localhost:8000.")
         if parts.username or parts.password:
             raise BadOption("--endpoint has a name or password in it: give a key with --api-key-env.")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadOption(f"--endpoint {url} is no address: write it like http://localhost:8000.")
         root = parts.path.rstrip("/").removesuffix("/v1")
         self._root = urlunsplit((parts.scheme, parts.netloc, root, "", ""))
         self.url = f"{self._root}/v1"

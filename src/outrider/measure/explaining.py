@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from .predicting import plain_of, round_seconds, share_with_draft
@@ -60,14 +61,23 @@ class Explanation(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Seconds:
-    """Means per pass."""
+    """Means per round of an answer: of a batch, per pass and prompt that is still being answered."""
 
     draft: float
     verify: float
     whole: float
 
     @classmethod
-    def of(cls, summary: Summary) -> _Seconds | None:
+    def of(cls, summary: Summary, samples: Sequence[Sample]) -> _Seconds | None:
+        """From the answers; or else from the summary, whose means count the last passes of a batch as full ones."""
+        told = [one for one in samples if one.case == summary.case and one.rounds]
+        rounds = [round_ for one in told for round_ in one.rounds]
+        if rounds:
+            return cls(
+                fmean(round_.draft_seconds for round_ in rounds),
+                fmean(round_.verify_seconds for round_ in rounds),
+                sum(one.seconds - prefill(one) for one in told) / len(rounds),
+            )
         whole = round_seconds(summary)
         if not whole or not summary.verify_seconds or summary.draft_seconds is None:
             return None
@@ -91,7 +101,7 @@ def explain(results: Results, samples: Sequence[Sample] = ()) -> list[Explanatio
 
 
 def _explained(case: Case, summary: Summary, plain: Summary | None, samples: Sequence[Sample]) -> Explanation:
-    own, bare = _Seconds.of(summary), _Seconds.of(plain) if plain else None
+    own, bare = _Seconds.of(summary, samples), _Seconds.of(plain, samples) if plain else None
     why_not = None
     if plain is None or summary.speedup is None:
         why_not = "plain decoding was not measured in this run, so there is nothing to compare with"
@@ -162,7 +172,11 @@ def _over_answers(rest: float, summary: Summary, plain: Summary, samples: Sequen
     value, part = reading
     return [
         Factor(part="reading", value=value, words=f"reading the prompts takes {share(part)} of plain decoding's time"),
-        Factor(part="averaging", value=rest / value, words=f"a mean of the ratios of {over}, not a ratio of sums"),
+        Factor(
+            part="averaging",
+            value=rest / value,
+            words=f"a mean over {over}: in a ratio of sums the slow ones would weigh more",
+        ),
     ]
 
 

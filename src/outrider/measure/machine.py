@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,7 +27,9 @@ def describe() -> dict[str, Any]:
         "cpu": names[0] if names else platform.processor(),
         "cores": cores(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "governor": governor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu_driver_and_clocks": gpu_state() if torch.cuda.is_available() else None,
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
         "outrider": __version__,
@@ -34,6 +37,28 @@ def describe() -> dict[str, Any]:
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
+
+
+def governor() -> str | None:
+    """How Linux sets the processor's frequency ("performance", "powersave", ...); None where it does not tell."""
+    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return path.read_text().strip() if path.is_file() else None
+
+
+def gpu_state() -> str | None:
+    """Driver, clocks now and at most, and power limit of the GPUs, as nvidia-smi tells them; None without it."""
+    wanted = "driver_version,clocks.sm,clocks.max.sm,power.limit"
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={wanted}", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return "; ".join(found.stdout.split("\n")).strip("; ") or None
 
 
 def cores() -> int:

@@ -7,6 +7,7 @@ between the sessions of one run (the time, the load, the revision of the code) s
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import subprocess
 import time
@@ -45,9 +46,10 @@ def build(
     """
     about = machine.describe()
     here = ("cpu", "cores", "capability", "gpu", "threads", "outrider", "torch", "transformers")
-    return {
+    manifest = {
         "schema_version": SCHEMA,
         "argv": list(argv),
+        "targets": {},
         "plan": {
             **options,
             "cases": [case.model_dump() for case in cases],
@@ -61,6 +63,8 @@ def build(
         "machine": about,
         "sessions": [session()],
     }
+    plain: dict[str, Any] = json.loads(json.dumps(manifest))  # as it will be read back
+    return plain
 
 
 def session() -> dict[str, Any]:

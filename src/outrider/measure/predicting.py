@@ -33,13 +33,14 @@ class Prediction:
     speedup: float
 
 
-def pass_seconds(costs: Sequence[PassCost], width: int, batch: int) -> float | None:
+def pass_seconds(costs: Sequence[PassCost], width: int, batch: int, context: int = 0) -> float | None:
     """Seconds of a pass over so many tokens per row: measured, or on the line between two that were.
 
     Args:
         costs: what was measured.
         width: tokens per row.
-        batch: rows; only passes of just so many count, with the shortest context that was measured.
+        batch: rows; only passes of just so many count.
+        context: tokens before; the passes with the nearest context count.
 
     Returns:
         None where nothing was measured on both sides.
@@ -47,8 +48,8 @@ def pass_seconds(costs: Sequence[PassCost], width: int, batch: int) -> float | N
     alike = [cost for cost in costs if cost.batch == batch]
     if not alike:
         return None
-    shortest = min(cost.context for cost in alike)
-    line = sorted((cost.width, cost.seconds) for cost in alike if cost.context == shortest)
+    nearest = min((cost.context for cost in alike), key=lambda measured: abs(measured - context))
+    line = sorted((cost.width, cost.seconds) for cost in alike if cost.context == nearest)
     widths = [measured for measured, _ in line]
     place = bisect_left(widths, width)
     if place < len(line) and widths[place] == width:

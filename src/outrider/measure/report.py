@@ -92,7 +92,7 @@ class Page:
     @classmethod
     def of(cls, results: Results, samples: Sequence[Sample], drawn: Sequence[Chart]) -> Page:
         """The page of these results."""
-        known = dict(tabulate.flattened(results.manifest))
+        known = dict(tabulate.told(results.manifest))
         target = next((value for name, value in known.items() if name.rpartition(".")[2] == "target"), "")
         sections = (
             Section.of("speed", "Speed and acceptance", [tabulate.headline(results)], drawn, "speed", "pareto"),

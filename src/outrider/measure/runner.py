@@ -4,7 +4,8 @@ Fairly means: warm before the first clock starts; the configurations take turns,
 rotates, so that a drift of the machine meets all alike; every prompt is read anew (the target keeps no prefixes); and
 what a drafter learned from finished answers is dropped before each batch, for a repeat would else draft the very answer
 that it has seen. With `keep_history` it is dropped before each repeat only, so that a drafter learns from the prompts
-before, as it would in a server.
+before, as it would in a server. What a policy learned of costs (`goodput`) stays in either case: it is of the machine,
+not of the text.
 
 Times come from the loop's own rounds and from one clock around them: all tokens of a pass have the same arrival.
 """

@@ -43,8 +43,8 @@ class Acceptance(Protocol):
         """Learn from a round whose budget had the depth `asked`, above 0, and whose draft had `depth`."""
         ...
 
-    def slots(self) -> list[Slot]:
-        """What each further token of a draft promises, in the order in which a drafter spends its budget."""
+    def slots(self, most: int = DEEPEST) -> list[Slot]:
+        """What each of the next `most` tokens of a draft promises, in the order in which a drafter spends them."""
         ...
 
     def fade(self, rounds: float) -> None:
@@ -94,17 +94,17 @@ class Chain:
                 self._tried[place] += eldest[place] is not None
                 self._kept[place] += eldest[place] is not None and eldest[place] in round_.path
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int = DEEPEST) -> list[Slot]:
         """See `Acceptance`."""
-        exists, kept, had = self.ahead()
+        exists, kept, had = self.ahead(min(most, DEEPEST))
         pairs = zip(survival([exists, *kept])[1:], survival([exists, *had])[1:], strict=True)
         return [Slot(*pair, depth) for depth, pair in enumerate(pairs, 1) if pair[0] > _NOTHING * exists]
 
-    def ahead(self) -> tuple[float, list[float], list[float]]:
+    def ahead(self, most: int = DEEPEST) -> tuple[float, list[float], list[float]]:
         """The chance of a draft; and by position, if it comes so far: of a token that is kept, and of any token."""
         rate = self._kept[0] / self._tried[0]
         had, kept = [], []
-        for place in range(DEEPEST):
+        for place in range(most):
             if place:
                 rate = (self._kept[place] + _WEIGHT * rate) / (self._tried[place] + _WEIGHT)
             longer = (self._tried[place] + 1) / (self._open[place] + 1) if place else 1.0
@@ -147,22 +147,23 @@ class Branches:
                 if child == kept:
                     break
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int = _NODES) -> list[Slot]:
         """See `Acceptance`."""
-        exists, eldest, had = self._eldest.ahead()
+        levels = min(most, DEEPEST)
+        exists, eldest, had = self._eldest.ahead(levels)
         offered = survival([exists, *had])
         younger = [(k + _WEIGHT * _SIBLING) / (t + _WEIGHT) for t, k in zip(self._tried, self._kept, strict=True)]
         found: list[Slot] = []
         waiting = [(-exists * eldest[0], 1, 0, exists)]  # minus its chance, depth, rank, chance that its elders fail
         deepest = 0
-        while waiting and len(found) < _NODES:
+        while waiting and len(found) < min(most, _NODES):
             chance, depth, rank, left = heapq.heappop(waiting)
             deepest = max(deepest, depth)
             found.append(Slot(-chance, max(-chance, offered[depth]), deepest))
             left += chance
             if rank + 1 < _RANKS and left > _NOTHING * exists:
                 heapq.heappush(waiting, (-left * younger[rank + 1], depth, rank + 1, left))
-            if depth < DEEPEST and -chance > _NOTHING * exists:
+            if depth < levels and -chance > _NOTHING * exists:
                 heapq.heappush(waiting, (chance * eldest[depth], depth + 1, 0, -chance))
         return found
 

@@ -32,10 +32,9 @@ def allocate(rows: Sequence[Sequence[Slot]], verify: Curve, draft: Curve | None)
     there = sum(slots[0].offered for slots in rows if slots) / len(rows)
     best: list[tuple[int, int]] = []
     most = (1 + _LEAST * there) * plain
-    reach = max(int(_REACH * verify.furthest) - len(rows), len(rows), START)
     order = _order(rows)
     for cap in _caps(rows, draft, verify):
-        within = [(row, place) for row, place in order if rows[row][place].depth <= cap][:reach]
+        within = [(row, place) for row, place in order if rows[row][place].depth <= cap][: reach(verify, len(rows))]
         for taken, rate in enumerate(_rates(rows, within, verify, draft), 1):
             if rate > most:
                 best, most = within[:taken], rate
@@ -43,6 +42,11 @@ def allocate(rows: Sequence[Sequence[Slot]], verify: Curve, draft: Curve | None)
     for row, _ in best:
         counts[row] += 1
     return counts, most / plain if best else 1.0
+
+
+def reach(verify: Curve, rows: int) -> int:
+    """How many draft tokens the next pass may have altogether: costs are learned step by step."""
+    return max(int(_REACH * verify.furthest) - rows, rows, START)
 
 
 def _caps(rows: Sequence[Sequence[Slot]], draft: Curve | None, verify: Curve) -> list[int]:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from .. import tree as trees
 from ..types import Budget, Round
 from .acceptance import DEEPEST, Acceptance, Branches, Chain, Slot
-from .allocation import START, allocate
+from .allocation import START, allocate, reach
 from .base import Maker, Setting, no_argument
 from .costs import Costs
 
@@ -128,7 +128,8 @@ class Company:
         if any(member.probe_is_due(longest) for member in self._members):  # together: they share the drafter's time
             for member in self._members:
                 member.probe()
-        slots = [*(member.slots() for member in self._members), *[[]] * self._others]
+        most = reach(verify, rows)
+        slots = [*(member.slots(most) for member in self._members), *[[]] * self._others]
         counts, gain = allocate(slots, verify, draft)
         if self._costs.plain_is_due(rows, gain):
             for member in self._members:
@@ -224,10 +225,10 @@ class Goodput:
             self._phase, self._confirmed = _Phase.PROBING, 0
             self._acceptance.fade(_FADED)
 
-    def slots(self) -> list[Slot]:
+    def slots(self, most: int) -> list[Slot]:
         """What its draft could be; nothing while it pauses, or probes without success so far."""
         trying = self.drafting or (self._phase is _Phase.PROBING and self._confirmed > 0)
-        return self._acceptance.slots() if trying else []
+        return self._acceptance.slots(most) if trying else []
 
     def draft(self, budget: Budget) -> None:
         """Its draft pays."""

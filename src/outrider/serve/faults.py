@@ -107,13 +107,19 @@ KNOWN = frozenset(
         "web_search_options",
     }
 )
+_NAME = re.compile(r"[a-z_]+|\d+")
 _KINDS = frozenset({"str", "int", "float", "bool", "list", "dict"})
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Fault:
-    """A body that does not fit the schema, as a sentence about the first of pydantic's errors that goes deepest."""
-    error = max(errors, key=lambda found: (found["type"] == "extra_forbidden", len(found["loc"])))
-    field = error.get("ctx", {}).get("param") or _field(error)
+    """A body that does not fit the schema, as a sentence about one of pydantic's errors: an unknown field, or else what
+    goes deepest. Of the branches of a union those count that the value's type went with."""
+
+    def weight(error: Mapping[str, Any]) -> tuple[bool, int, bool]:
+        return error["type"] == "extra_forbidden", len(_place(error)), not error["type"].endswith("_type")
+
+    error = max(errors, key=weight)
+    field = error.get("ctx", {}).get("param") or ".".join(_place(error)) or None
     if error["type"] == "json_invalid":
         return Fault(400, "The body is no valid JSON.", code="invalid_json")
     if error["type"] == "extra_forbidden":
@@ -125,10 +131,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Fault:
     return Fault(400, f"The field '{field or 'body'}' cannot be used: {reason}.", param=field, code="invalid_value")
 
 
-def _field(error: Mapping[str, Any]) -> str | None:
-    """Where in the body, as in `messages.0.role`; without the branches of unions, which are pydantic's own names."""
-    parts = [str(part) for part in error["loc"] if part != "body"]
-    names = [part for part in parts if part.isdecimal() or re.fullmatch(r"[a-z_]+", part)]
-    given = [parts[-1][:100]] if error["type"] == "extra_forbidden" else []  # a name of the caller's, whatever it is
-    names = [name for name in names[: -1 if given and names[-1:] == parts[-1:] else None] if name not in _KINDS]
-    return ".".join([*names, *given]) or None
+def _place(error: Mapping[str, Any]) -> list[str]:
+    """Where in the body, as in messages, 0, role; without the branches of unions, which are pydantic's own names."""
+    *parts, last = [str(part) for part in error["loc"] if part != "body"] or [""]
+    given = error["type"] == "extra_forbidden"  # then it is a name of the caller's, whatever it looks like
+    names = [part for part in ([*parts] if given else [*parts, last]) if _NAME.fullmatch(part) and part not in _KINDS]
+    return [*names, last[:100]] if given else names

@@ -56,14 +56,8 @@ class Server(uvicorn.Server):
         self.url = f"http://{name}:{self._socket.getsockname()[1]}"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal, or until loading fails.
-
-        Raises:
-            Exception: what went wrong in loading.
-        """
+        """Serve until a signal, or until loading fails: then `service.error` says why."""
         super().run([self._socket] if sockets is None else sockets)
-        if self.service.error is not None:
-            raise self.service.error
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is time to end."""

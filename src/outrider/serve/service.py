@@ -93,6 +93,7 @@ class Service:
         name: of the model, as clients say it.
         limits: see `Limits`.
         report: tell acceptance and timings in every answer, asked or not.
+        ready: called once requests are served, with the usual parts.
 
     Attributes:
         metrics: the server's figures.
@@ -101,8 +102,17 @@ class Service:
         created: when the service was made, in seconds since 1970.
     """
 
-    def __init__(self, load: Load, name: str, limits: Limits | None = None, *, report: bool = False) -> None:
+    def __init__(
+        self,
+        load: Load,
+        name: str,
+        limits: Limits | None = None,
+        *,
+        report: bool = False,
+        ready: Callable[[Outrider], None] = lambda llm: None,
+    ) -> None:
         self._load, self.name, self.limits, self.report = load, name, limits or Limits(), report
+        self._ready = ready
         self.metrics = Metrics()
         self.encoding = ThreadPoolExecutor(1, thread_name_prefix="outrider-encode")
         self.error: Exception | None = None
@@ -186,6 +196,7 @@ class Service:
         self._model = model
         if self._state == "loading":
             self._state = "ready"
+            self._ready(model.llm)
         else:  # asked to end while it was loading
             model.worker.stop()
         self._loaded.set()

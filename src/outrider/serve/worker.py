@@ -114,14 +114,15 @@ class Worker:
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._running: dict[Row, Job] = {}
+        self._starting = 0  # jobs whose prompt is being read
         self._closed, self._stopped = False, False
         self._recent: deque[float] = deque([1.0], _RECENT)
         self._threads = torch.get_num_threads()
 
     @property
     def running(self) -> int:
-        """Rows under way."""
-        return len(self._running)
+        """Rows under way, one whose prompt is being read included."""
+        return len(self._running) + self._starting
 
     @property
     def waiting(self) -> int:
@@ -132,7 +133,7 @@ class Worker:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         with self._changed:
-            return not self._waiting and not self._running
+            return not self._waiting and not self.running
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Take jobs in, all or none.
@@ -144,7 +145,7 @@ class Worker:
         with self._changed:
             if self._closed:
                 raise Closed
-            if len(self._waiting) + len(jobs) > self._max_queue + max(0, self._max_batch - len(self._running)):
+            if len(jobs) > self._places:
                 raise Full(self._patience())
             self._waiting.extend(jobs)
             self._changed.notify()
@@ -152,8 +153,12 @@ class Worker:
     def has_place(self) -> bool:
         """Whether one more job would be taken in."""
         with self._changed:
-            free = self._max_queue + max(0, self._max_batch - len(self._running)) - len(self._waiting)
-            return not self._closed and free > 0
+            return not self._closed and self._places > 0
+
+    @property
+    def _places(self) -> int:
+        """How many jobs may be taken in now."""
+        return self._max_queue + max(0, self._max_batch - self.running) - len(self._waiting)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Nobody listens to these any more: they leave before the next round."""
@@ -220,7 +225,10 @@ class Worker:
                 if not self.room.fits([*rows, (job.slots, job.per_slot)]):
                     return
                 self._waiting.popleft()
+                self._starting = 1
             self._start(job)
+            with self._changed:
+                self._starting = 0
             if rows:
                 return
 

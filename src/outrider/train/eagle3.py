@@ -38,7 +38,10 @@ class Eagle3Recipe(Recipe):
         self._embed = features.embedding(target)
         self._output = features.output(target, material.ids).float()
         with torch.no_grad():
-            self.head.lm_head.weight.copy_(self._output.linear.weight)
+            rows = self._output.linear.weight
+            self.head.lm_head.weight.copy_(rows)
+            # States mean nothing yet: read at full scale they would start far above the loss of a uniform guess.
+            self.head.norm.weight.fill_(min(1.0, 1.0 / float(rows.norm(dim=-1).mean())))
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""

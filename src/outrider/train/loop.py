@@ -142,7 +142,7 @@ class Trainer:
         self.recipe, self._answers, self._states, self._options = recipe, answers, states, options
         self._folder, self._about = folder, {**about, **_lasting(options)}
         self._lengths = [len(answer.ids) for answer in answers]
-        self._accelerator = Accelerator()
+        self._accelerator = Accelerator(cpu=states.target.device.type == "cpu")
         self._optimiser = torch.optim.AdamW(
             [p for p in recipe.head.parameters() if p.requires_grad],
             lr=options.lr,

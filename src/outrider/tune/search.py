@@ -21,13 +21,16 @@ from .shapes import Shape
 Goal = Literal["latency", "throughput"]
 
 
+ADAPTIVE = "goodput"  # the policy of a setting that leaves the length to it
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What can be chosen.
 
     Attributes:
         drafter: its spec; "none" is plain decoding.
-        shape: what it is asked for; None for plain decoding.
+        shape: what it is asked for in every round; None where the policy `ADAPTIVE` decides, and for plain decoding.
         batch: requests served together.
     """
 
@@ -37,23 +40,25 @@ class Setting:
 
     @property
     def policy(self) -> str | None:
-        """The spec of its policy."""
-        return None if self.shape is None else self.shape.policy
+        """The spec of its policy; None for plain decoding."""
+        if self.drafter == PLAIN:
+            return None
+        return ADAPTIVE if self.shape is None else self.shape.policy
 
     def case(self, verifier: str, temperature: float) -> Case:
         """As the runner and results know it."""
         plain = Case(drafter=PLAIN, batch=self.batch, temperature=temperature)
-        if self.shape is None:
+        if self.drafter == PLAIN:
             return plain
-        k = None if self.shape.is_tree else self.shape.depth
-        parts = {"drafter": self.drafter, "verifier": verifier, "policy": self.shape.policy, "k": k}
+        k = self.shape.depth if self.shape is not None and not self.shape.is_tree else None
+        parts = {"drafter": self.drafter, "verifier": verifier, "policy": self.policy, "k": k}
         return plain.model_copy(update=parts)
 
     @property
     def name(self) -> str:
         """For tables."""
-        parts = [PLAIN if self.shape is None else f"{self.drafter} {self.shape.name}"]
-        return ", ".join([*parts, *[f"batch {self.batch}"] * (self.batch > 1)])
+        how = "" if self.drafter == PLAIN else f" {ADAPTIVE if self.shape is None else self.shape.name}"
+        return f"{self.drafter}{how}" + (f", batch {self.batch}" if self.batch > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ def predict(
     for run in recorded:
         asked = run.recording.asked
         for shape in shapes:
-            if shape.is_tree != asked.is_tree or shape.depth > asked.depth or shape.nodes > asked.nodes:
+            if not shape.fits(asked):
                 continue
             behaviour = run.recording.behaviour(shape)
             for batch in batches:

@@ -39,6 +39,10 @@ class Shape:
         """For tables."""
         return f"tree {self.depth}x{self.nodes}" if self.is_tree else f"k={self.depth}"
 
+    def fits(self, other: Shape) -> bool:
+        """Whether drafts of another shape tell of drafts of this one: both chains or both trees, this no larger."""
+        return self.is_tree == other.is_tree and self.depth <= other.depth and self.nodes <= other.nodes
+
     def cut(self, depth: int) -> Shape:
         """The same where no more than `depth` tokens have room, as `types.Budget.cut` has it."""
         if depth >= self.depth:

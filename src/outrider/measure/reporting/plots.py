@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import Any, TypeVar
 
 from ..predicting import Prediction, predictions
 from ..results import Case, Results, Summary
 from .charts import Bar, Bars, Chart, Columns, Group, Lines, Point, Series, Stack, Stacks, known
-from .wording import histogram, method, pairs, setting, speculates
-
-MOST = 8  # series on one chart: more cannot be told apart
-T = TypeVar("T")
-
-Pair = tuple[Case, Summary]
+from .choosing import MOST, Pair, by_method, deepest_of_each, fastest_of_each, most, settings, speed
+from .wording import histogram, method, pairs, speculates
 
 
 def charts(results: Results) -> list[Chart]:
@@ -30,8 +25,8 @@ def charts(results: Results) -> list[Chart]:
 
 def overall(results: Results) -> Iterator[Chart]:
     """Speed of each case against plain decoding."""
-    for named, part in _settings(results):
-        shown, note = _most([(case, found) for case, found in part if known(found.speedup)], _speed, 16)
+    for named, part in settings(results):
+        shown, note = most([(case, found) for case, found in part if known(found.speedup)], speed, 16)
         if shown:
             yield Bars(
                 key=_key("speed", named),
@@ -51,10 +46,10 @@ def by_k(what: str) -> Callable[[Results], Iterator[Chart]]:
     """Speed or acceptance length against the draft length, measured and predicted."""
 
     def make(results: Results) -> Iterator[Chart]:
-        for named, part in _settings(results):
+        for named, part in settings(results):
             series: list[Series] = []
-            lines = [line for line in _by_method(part) if len({case.k for case, _ in line}) > 1]
-            shown, note = _most(lines, lambda line: max(_speed(pair) for pair in line))
+            lines = [line for line in by_method(part) if len({case.k for case, _ in line}) > 1]
+            shown, note = most(lines, lambda line: max(speed(pair) for pair in line))
             for colour, line in enumerate(shown):
                 measured = _measured(line, what)
                 if len(measured) < 2:
@@ -121,8 +116,8 @@ def _chart_by_k(what: str, named: str, series: tuple[Series, ...], note: str) ->
 
 def by_category(results: Results) -> Iterator[Chart]:
     """Speed on each kind of prompt: the fastest case of each method."""
-    for named, part in _settings(results):
-        best, note = _most(_best(part), _speed, 4)
+    for named, part in settings(results):
+        best, note = most(fastest_of_each(part), speed, 4)
         names = sorted({name for _, found in best for name in found.categories})
         groups = []
         for name in names:
@@ -149,8 +144,8 @@ def by_position(what: str) -> Callable[[Results], Iterator[Chart]]:
 
     def make(results: Results) -> Iterator[Chart]:
         survival = what == "survival"
-        for named, part in _settings(results):
-            deepest, note = _most(_deepest(part), _speed)
+        for named, part in settings(results):
+            deepest, note = most(deepest_of_each(part), speed)
             series = tuple(
                 Series(
                     case.name, tuple(Point(k, share) for k, share in enumerate(_shares(found, survival), 1)), "line", n
@@ -186,8 +181,8 @@ def _shares(found: Summary, survival: bool) -> tuple[float, ...]:
 
 def kept(results: Results) -> Iterator[Chart]:
     """How many tokens a draft has kept: a histogram."""
-    for named, part in _settings(results):
-        deepest, note = _most(_deepest(part), _speed, 4)
+    for named, part in settings(results):
+        deepest, note = most(deepest_of_each(part), speed, 4)
         shares = [histogram(found.survival) for _, found in deepest]
         widest = max((len(one) for one in shares), default=0)
         if widest > 1:
@@ -206,11 +201,11 @@ def kept(results: Results) -> Iterator[Chart]:
 
 def round_times(results: Results) -> Iterator[Chart]:
     """A round's time in its parts: plain decoding and the fastest case of each method."""
-    for named, part in _settings(results):
-        best = _best(part)
+    for named, part in settings(results):
+        best = fastest_of_each(part)
         plain = [pair for pair in part if not speculates(pair[0])]
         stacks = []
-        for case, found in [*plain, *_most(best, _speed)[0]]:
+        for case, found in [*plain, *most(best, speed)[0]]:
             parts = (found.draft_seconds, found.verify_seconds, found.verdict_seconds, found.other_seconds)
             milliseconds = tuple(max(0.0, one * 1e3) for one in parts if one is not None and known(one))
             if len(milliseconds) == 4:
@@ -300,7 +295,7 @@ def _along(
     for pair in speculating:
         lines.setdefault(same(pair[0]), []).append(pair)
     long = [line for line in lines.values() if len({of(case) for case, _ in line}) > 1]
-    shown, note = _most(long, lambda line: max(_speed(pair) for pair in line), 6)
+    shown, note = most(long, lambda line: max(speed(pair) for pair in line), 6)
     series = tuple(
         Series(
             same(line[0][0]).name,
@@ -348,55 +343,6 @@ def pareto(results: Results) -> Iterator[Chart]:
 
 def _beats(one: Point, other: Point) -> bool:
     return one.x >= other.x and one.y >= other.y and (one.x, one.y) != (other.x, other.y)
-
-
-def _settings(results: Results) -> list[tuple[str, list[Pair]]]:
-    """Cases that may be compared with each other: of one batch, temperature and quantisation."""
-    found: dict[str, list[Pair]] = {}
-    for pair in pairs(results):
-        found.setdefault(setting(pair[0]), []).append(pair)
-    return list(found.items())
-
-
-def _by_method(part: list[Pair]) -> list[list[Pair]]:
-    found: dict[str, list[Pair]] = {}
-    for case, summary in part:
-        if speculates(case) and case.k is not None:
-            found.setdefault(method(case), []).append((case, summary))
-    return list(found.values())
-
-
-def _best(part: list[Pair]) -> list[Pair]:
-    """Of each method the fastest case."""
-    return _one_of_each(part, _speed)
-
-
-def _deepest(part: list[Pair]) -> list[Pair]:
-    """Of each method the case that has kept the longest drafts."""
-    return _one_of_each([pair for pair in part if pair[1].survival], lambda pair: (len(pair[1].survival), _speed(pair)))
-
-
-def _one_of_each(part: list[Pair], by: Callable[[Pair], Any]) -> list[Pair]:
-    found: dict[str, Pair] = {}
-    for pair in part:
-        name = method(pair[0])
-        if speculates(pair[0]) and (name not in found or by(pair) > by(found[name])):
-            found[name] = pair
-    return list(found.values())
-
-
-def _speed(pair: Pair) -> float:
-    found = pair[1]
-    value = found.speedup if found.speedup is not None else found.tokens_per_second
-    return value if known(value) else 0.0
-
-
-def _most(items: list[T], by: Callable[[T], float], most: int = MOST) -> tuple[list[T], str]:
-    """The fastest few in their order, and a sentence that says so where there are more."""
-    if len(items) <= most:
-        return items, ""
-    chosen = sorted(range(len(items)), key=lambda place: -by(items[place]))[:most]
-    return [items[place] for place in sorted(chosen)], f" The {most} fastest of {len(items)}."
 
 
 def _bar(place: int, value: float, found: object) -> Bar:

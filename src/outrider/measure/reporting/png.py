@@ -66,6 +66,8 @@ def _lines(axes: Any, chart: Lines) -> None:
                 axes.annotate(
                     _drawable(point.label), (point.x, point.y), fontsize=7, xytext=(4, 4), textcoords="offset points"
                 )
+    if any(point.label for one in chart.series for point in one.points):
+        axes.margins(x=0.2)
     if chart.doubling:
         axes.set_xscale("log", base=2)
     if chart.ticks:

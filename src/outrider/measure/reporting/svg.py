@@ -257,7 +257,7 @@ def _tick(value: float) -> str:
     return f"{value:,.6g}"
 
 
-def _cut(words: str, most: int = 62) -> str:
+def _cut(words: str, most: int = 46) -> str:
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
 

@@ -23,6 +23,8 @@ from .wording import (
 
 Row = tuple[str, ...]
 
+_TWICE = ("plan.cases.", "plan.machine.")
+
 
 def headline(results: Results) -> Table:
     """The figures that a choice is made by."""
@@ -197,7 +199,7 @@ def passes(results: Results) -> Table | None:
 
 def manifest(results: Results) -> Table:
     """What was run and where."""
-    rows = [(name, value) for name, value in flattened(results.manifest) if name != "left_out"]
+    rows = [(name, value) for name, value in told(results.manifest) if not name.startswith("left_out")]
     return _table("manifest", "What was run, and where", ("name", "value"), rows, (), words=("name", "value"))
 
 
@@ -207,12 +209,18 @@ def left_out(results: Results) -> list[str]:
     return [str(item) for item in said] if isinstance(said, Sequence) and not isinstance(said, str) else [str(said)]
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, value as text) of nested values."""
+def told(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(dotted name, value as text) of a manifest, without what it says twice or `Results.cases` says as well."""
+    return ((name, value) for name, value in _flattened(manifest) if not name.startswith(_TWICE))
+
+
+def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         path = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from flattened(value, f"{path}.")
+            yield from _flattened(value, f"{path}.")
+        elif isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
+            yield from _flattened({str(place): item for place, item in enumerate(value, 1)}, f"{path}.")
         elif name == "argv" and isinstance(value, Sequence) and not isinstance(value, str):
             yield path, shlex.join(str(item) for item in value)
         elif isinstance(value, Sequence) and not isinstance(value, str):

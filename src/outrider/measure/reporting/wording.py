@@ -125,7 +125,7 @@ def pairs(results: Results) -> list[tuple[Case, Summary]]:
 def sentence(case: Case, summary: Summary) -> str:
     """The verdict on a case in figures and words, without its name and without the verdict's own word."""
     if not speculates(case):
-        return f"plain decoding, the baseline: {number(summary.tokens_per_second, 1)} tokens/s."
+        return f"plain decoding at {number(summary.tokens_per_second, 1)} tokens/s."
     if summary.speedup is None:
         return "no plain decoding to compare with in this run: no ratio."
     over = counted(summary.prompts, "prompt")

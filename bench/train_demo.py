@@ -1,0 +1,106 @@
+"""Train the demo model's drafters: data of every kind, then EAGLE-3 and Medusa. Takes hours; the same command goes on.
+
+    nohup python bench/train_demo.py > /dev/null 2>&1 &
+
+Prompts: problems from GSM8K's training set, chats that the model invents, and tasks made of its own answers to those
+(summaries, translations, rewriting, questions about a text), so that nothing of Spec-Bench or of GSM8K's test set is
+seen. Everything goes to runs/demo, a log per step beside its folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+TASKS = {
+    "summarising": "Summarize the following text in two or three sentences.\n\n{text}",
+    "translating": "Translate the following text into {language}.\n\n{text}",
+    "rewriting": "Rewrite the following text so that it is easier to understand.\n\n{text}",
+    "correcting": "Correct the spelling and grammar of this text and return it, changing nothing else.\n\n{text}",
+    "retrieval": "Answer from the text.\n\nText: {text}\n\nQuestion: What does the text say about {topic}?",
+    "code": "Write a Python function for this, with a docstring and an example.\n\n{topic}",
+}
+LANGUAGES = ("German", "French", "Spanish", "Italian", "English")
+
+
+def main() -> None:
+    """Run the steps that are not done yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gsm8k", type=Path, required=True, help="gsm8k_train.jsonl")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"))
+    parser.add_argument("--target", default="demo")
+    parser.add_argument("--prompts", type=int, default=1600, help="of each of the three kinds")
+    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--methods", default="eagle3,medusa,eagle")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    folders = {kind: options.out / kind for kind in ("maths", "invented", "tasks")}
+    data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "320"]
+    write(options.out / "maths.jsonl", maths(options.gsm8k, options.prompts))
+    step(options.out, "invented", [*data, "--self", str(options.prompts)])
+    step(options.out, "maths", [*data, "--prompts", str(options.out / "maths.jsonl")])
+    write(options.out / "tasks.jsonl", tasks(options.target, folders["invented"], options.prompts))
+    step(options.out, "tasks", [*data, "--prompts", str(options.out / "tasks.jsonl")])
+    given = [part for folder in folders.values() for part in ("--data", str(folder))]
+    for method in options.methods.split(","):
+        step(options.out, method, ["train", method, "--target", options.target, *given])
+
+
+def step(out: Path, name: str, arguments: list[str]) -> None:
+    """One command, its output in a log; it finds by itself what is done already."""
+    with (out / f"{name}.log").open("a", encoding="utf-8") as log:
+        command = [sys.executable, "-m", "outrider", *arguments, "--out", str(out / name)]
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+
+
+def write(file: Path, records: Iterator[dict[str, object]]) -> None:
+    """A file of prompts, made once."""
+    if not file.exists():
+        work = file.with_suffix(".tmp")
+        work.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+        work.rename(file)
+
+
+def maths(file: Path, count: int) -> Iterator[dict[str, object]]:
+    """Problems of GSM8K's training set."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for line in random.Random(0).sample(lines, min(count, len(lines))):
+        yield chat(json.loads(line)["question"], "maths")
+
+
+def tasks(target: str, folder: Path, count: int) -> Iterator[dict[str, object]]:
+    """Tasks made of invented chats and their answers."""
+    from transformers import AutoTokenizer
+
+    from outrider.loading import Loader
+
+    tokenizer = AutoTokenizer.from_pretrained(Loader(offline=True).find(target) or target)
+    choice = random.Random(1)
+    lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    kinds = list(TASKS)
+    for number in range(count):
+        line = choice.choice(lines)
+        topic = tokenizer.decode(line["prompt"], skip_special_tokens=True).split("\n", 1)[-1].strip()
+        text = tokenizer.decode(line["answer"], skip_special_tokens=True).strip()
+        if number % 7 == 0:  # long prompts too
+            other = choice.choice(lines)["answer"]
+            text += "\n\n" + tokenizer.decode(other, skip_special_tokens=True).strip()
+        kind = kinds[number % len(kinds)]
+        topic = topic.removesuffix("assistant").strip().removeprefix("user").strip()
+        yield chat(TASKS[kind].format(text=text, topic=topic[:300], language=choice.choice(LANGUAGES)), kind)
+
+
+def chat(text: str, category: str) -> dict[str, object]:
+    """A record of a file of prompts."""
+    return {"messages": [{"role": "user", "content": text}], "category": category}
+
+
+if __name__ == "__main__":
+    main()
