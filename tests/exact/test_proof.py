@@ -169,6 +169,16 @@ def test_nothing_drafted_proves_nothing() -> None:
     assert len(Proof(checks).reasons) == 2
 
 
+def test_drafts_that_are_never_right_are_told() -> None:
+    """It is a proof, of refusals alone."""
+    wrong = Scripted([[int(TABLE.law((2,)).argmin())]] * 30)
+    plan = replace(PLAN, prompts=((2,),), max_new_tokens=2, policies=("fixed:1",))
+    check = Prover(loaded(wrong, Match()), plan).greedy()
+    assert (check.lack, check.faults) == (None, 0)
+    assert check.caveat is not None and "only refusals" in check.caveat
+    assert check.as_dict()["caveat"] == check.caveat
+
+
 def test_a_control_that_passes_proves_nothing() -> None:
     """Whatever the reason: what could not fail is no proof."""
     right = Prover(loaded(another(), Match()), PLAN).greedy()
