@@ -28,6 +28,9 @@ from .showing import progress_bar
 _OF_OUR_OWN = (  # options that a server decides by itself
     "target", "drafters", "k", "quantize", "verifiers", "policies", "perplexity", "costs", "keep_history", "preset",
 )  # fmt: skip
+_UNCLEARED = (
+    "What a server remembers of earlier prompts and answers cannot be cleared: repeats and later cases may gain by it."
+)
 _WITH_MODELS = ("model", "translated", "cascade")
 _USUAL = Settings(DEMO, "none", "match", None, None, None, False, False)
 
@@ -121,7 +124,8 @@ def _against_endpoint(asked: Asked, url: str, folder: Path | None) -> tuple[Resu
     endpoint = Endpoint(url, asked.model, asked.api_key_env)
     try:
         options = {"endpoint": endpoint.url, "model": endpoint.model}
-        bundle = Bundle(folder, describing.build(options, cases, chosen, plan, argv=sys.argv))
+        manifest = describing.build(options, cases, chosen, plan, argv=sys.argv, left_out=(_UNCLEARED,))
+        bundle = Bundle(folder, manifest)
         wanted = Wanted(cases, chosen, plan)
         with progress_bar("measuring", wanted.steps) as advance:
             return measure_endpoint(wanted, endpoint, bundle, advance), bundle
