@@ -128,11 +128,16 @@ def test_the_dialogue_is_held_where_nothing_was_said() -> None:
     assert document["recommendations"]
 
 
-def test_results_come_before_rules(outrider, folder: Path, tmp_path: Path) -> None:
+def results_in(folder: Path, target: str) -> None:
+    """A bench's folder, of that target."""
     results, samples = everything()
-    manifest = {**results.manifest, "plan": {"target": str(folder)}}
-    (tmp_path / "results.json").write_text(results.model_copy(update={"manifest": manifest}).model_dump_json())
-    (tmp_path / "samples.jsonl").write_text("\n".join(sample.model_dump_json() for sample in samples))
+    changed = results.model_copy(update={"manifest": {**results.manifest, "plan": {"target": target}}})
+    (folder / "results.json").write_text(changed.model_dump_json())
+    (folder / "samples.jsonl").write_text("\n".join(sample.model_dump_json() for sample in samples))
+
+
+def test_results_come_before_rules(outrider, folder: Path, tmp_path: Path) -> None:
+    results_in(tmp_path, str(folder))
     code, out, _ = outrider(
         "advise", "--target", str(folder), "--results", str(tmp_path), "--must-be-exact", "--no-train", "--json"
     )
@@ -148,9 +153,7 @@ def test_results_come_before_rules(outrider, folder: Path, tmp_path: Path) -> No
 
 
 def test_results_of_another_target_are_refused(outrider, folder: Path, tmp_path: Path) -> None:
-    results, _ = everything()
-    manifest = {**results.manifest, "plan": {"target": "another"}}
-    (tmp_path / "results.json").write_text(results.model_copy(update={"manifest": manifest}).model_dump_json())
+    results_in(tmp_path, "another")
     code, _, err = outrider("advise", "--target", str(folder), "--results", str(tmp_path))
     assert code == 2
     assert "another" in err

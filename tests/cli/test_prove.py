@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import tiny
 
 from outrider import verify
+from outrider.commands.settings import Settings
+from outrider.loading import Loader
 from outrider.measure.proof import Prover
 from outrider.sampling import Law
 from outrider.types import Draft, Noise, Verdict
@@ -37,6 +40,28 @@ def test_a_certificate(outrider, folder: Path) -> None:
     assert document["configuration"]["policy"] == "fixed:5"
     assert document["machine"]["torch"]
     assert any("bits" in note or "do not depend" in note for note in document["notes"])
+
+
+def test_there_is_never_more_than_one_model_in_memory(outrider, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outrider's has gone before Transformers' is read."""
+    load, read = Settings.load, Loader.transformers_model
+    models: list[Any] = []
+
+    def loaded(self: Settings) -> Any:
+        llm = load(self)
+        models.append(weakref.ref(llm.target))
+        return llm
+
+    def read_again(self: Loader, name: str) -> Any:
+        assert [model() for model in models] == [None]
+        models.append(None)
+        return read(self, name)
+
+    monkeypatch.setattr(Settings, "load", loaded)
+    monkeypatch.setattr(Loader, "transformers_model", read_again)
+    code, _, _ = outrider("prove", "--target", str(folder), "--quick", "--max-new-tokens", "8", "--json")
+    assert code == 0
+    assert len(models) == 2
 
 
 def test_the_certificate_is_for_people(outrider, folder: Path) -> None:
@@ -98,7 +123,9 @@ def test_a_fault_is_listed_and_the_exit_code_is_1(outrider, folder: Path, monkey
     code, out, _ = outrider(*options)
     assert code == 1
     assert "FAULT: no certificate" in out
-    assert "Divergences" in out
+    words = " ".join(out.split())
+    assert "Divergence (greedy, prompt 0" in words
+    assert "top-2 gap" in words and ": fault" in words
 
 
 def test_what_proves_nothing_is_no_certificate(outrider, folder: Path) -> None:

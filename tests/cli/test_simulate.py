@@ -100,6 +100,27 @@ def test_a_trace_predicts_every_smaller_k(outrider, answers, folder: Path, tmp_p
     assert "estimates" in out
 
 
+def test_the_folder_of_a_bench(outrider, folder: Path, tmp_path: Path) -> None:
+    """Its answers, each once, give the acceptance length that it measured; its rounds are a trace."""
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "run"
+    prompts.write_text("\n".join(PROMPTS))
+    code, _, err = outrider(
+        "bench", "--target", str(folder), "--drafters", "lookup", "--k", "3", "--prompts", str(prompts),
+        "--max-new-tokens", "40", "--repeats", "1", "--out", str(out),
+    )  # fmt: skip
+    assert code == 0, err
+    summaries = json.loads((out / "results.json").read_text())["summaries"]
+    (measured,) = [summary["acceptance_length"] for summary in summaries if summary["drafted"]]
+    code, told, _ = outrider("simulate", "--log", str(out), "--drafters", "lookup", "--k", "3", "--json")
+    document = json.loads(told)
+    assert code == 0
+    assert document["answers"] == len(PROMPTS)
+    assert document["cases"][0]["stats"]["acceptance_length"] == pytest.approx(measured)
+    code, told, _ = outrider("simulate", "--trace", str(out), "--json")
+    assert code == 0
+    assert [case["k"] for case in json.loads(told)["cases"]] == [1, 2, 3]
+
+
 LOG = ("--log", "log.jsonl")
 MISTAKES = {
     "nothing to simulate": ((), "--log"),

@@ -52,7 +52,7 @@ def test_what_is_right_passes_and_its_controls_are_caught(rule: str) -> None:
     verifier = make_verifier(rule)
     steps: list[int] = []
     prover = Prover(loaded(another(), verifier), PLAN, lambda: steps.append(1))
-    checks = (prover.greedy(), prover.seeded() if verifier.coupled else prover.law())
+    checks = (prover.greedy(), prover.seeded() if verifier.coupled else next(prover.laws()))
     assert len(steps) == PLAN.steps(verifier, transformers=False)
     proof = Proof(checks)
     assert proof.verdict == "lossless", proof.reasons
@@ -68,6 +68,21 @@ def test_what_is_right_passes_and_its_controls_are_caught(rule: str) -> None:
         assert checks[1].compared == checks[1].fit.samples == PLAN.samples
         assert checks[1].fit.cells > 8
         assert 0.2 < (checks[1].fit.smallest_tv or 0) < 0.35
+
+
+def test_chains_and_trees_are_counted_apart() -> None:
+    """Siblings have a law of their own to keep; the texts are shared among the policies."""
+    plan = replace(PLAN, policies=("fixed:3", "fixed:2,6"))
+    steps: list[int] = []
+    prover = Prover(loaded(another(), TokenRejection()), plan, lambda: steps.append(1))
+    checks = tuple(prover.laws())
+    assert Proof(checks).verdict == "lossless", Proof(checks).reasons
+    assert [check.compared for check in checks] == [100, 100]
+    assert len(steps) == 400 == 2 * 2 * plan.each
+    chains, trees = (check.stats for check in checks)
+    assert chains is not None and trees is not None
+    assert trees.drafted > chains.drafted
+    assert "fixed:2,6" in checks[1].what
 
 
 class KeepsTheMismatch(Match):
@@ -128,7 +143,7 @@ def test_a_wrong_law_is_found() -> None:
     """Greedy decoding cannot tell: a law on one token has no residual."""
     prover = Prover(loaded(another(), NoResidual()), PLAN)
     assert prover.greedy().faults == 0
-    check = Prover(loaded(another(), NoResidual()), replace(PLAN, samples=500)).law()
+    check = next(Prover(loaded(another(), NoResidual()), replace(PLAN, samples=500)).laws())
     assert check.faults == 1
     assert Proof((check,)).verdict == "fault"
     assert "do not follow the target's law" in Proof((check,)).reasons[0]
@@ -139,7 +154,7 @@ def test_a_drafter_that_is_never_wrong_has_its_drafts_spoilt(rule: str) -> None:
     """Accepting all that the target itself drafts is right, so that control alone would prove nothing."""
     verifier = make_verifier(rule)
     prover = Prover(loaded(ModelDrafter(ToyTarget(TABLE), 6), verifier), PLAN)
-    for check in (prover.greedy(), prover.seeded() if verifier.coupled else prover.law()):
+    for check in (prover.greedy(), prover.seeded() if verifier.coupled else next(prover.laws())):
         assert check.control is not None
         assert check.control.caught
         assert "replaced" in check.control.how
@@ -148,10 +163,20 @@ def test_a_drafter_that_is_never_wrong_has_its_drafts_spoilt(rule: str) -> None:
 
 def test_nothing_drafted_proves_nothing() -> None:
     prover = Prover(loaded(Scripted([]), TokenRejection()), PLAN)
-    checks = (prover.greedy(), prover.law())
+    checks = (prover.greedy(), next(prover.laws()))
     assert Proof(checks).verdict == "unproven"
     assert all("proposed nothing" in reason for reason in Proof(checks).reasons)
     assert len(Proof(checks).reasons) == 2
+
+
+def test_drafts_that_are_never_right_are_told() -> None:
+    """It is a proof, of refusals alone."""
+    wrong = Scripted([[int(TABLE.law((2,)).argmin())]] * 30)
+    plan = replace(PLAN, prompts=((2,),), max_new_tokens=2, policies=("fixed:1",))
+    check = Prover(loaded(wrong, Match()), plan).greedy()
+    assert (check.lack, check.faults) == (None, 0)
+    assert check.caveat is not None and "only refusals" in check.caveat
+    assert check.as_dict()["caveat"] == check.caveat
 
 
 def test_a_control_that_passes_proves_nothing() -> None:
@@ -286,5 +311,5 @@ def test_suffix_learns_only_drafts() -> None:
 
 
 def test_a_sampled_drafter_of_ones_own() -> None:
-    proof = Proof((Prover(loaded(Sampled(Table(6, 9, dtype=torch.float32)), TokenRejection()), PLAN).law(),))
+    proof = Proof(tuple(Prover(loaded(Sampled(Table(6, 9, dtype=torch.float32)), TokenRejection()), PLAN).laws()))
     assert proof.verdict == "lossless", proof.reasons

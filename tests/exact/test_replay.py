@@ -125,6 +125,17 @@ def test_predictions_are_replayed() -> None:
         replay([answer], Lookup(), policy_for("fixed:4", Lookup()), VOCABULARY)
 
 
+def test_what_a_drafter_raises_is_told() -> None:
+    """A row on whose account something goes wrong ends alone in the loop; of a replay nothing would be left."""
+
+    class Breaks(Lookup):
+        def commit(self, *_: Any) -> None:
+            raise ArithmeticError("broken")
+
+    with pytest.raises(ArithmeticError, match="broken"):
+        replay([Answer((0, 1), (2, 3))], Breaks(), policy_for("fixed:2", Breaks()), VOCABULARY)
+
+
 def test_an_answer_without_an_end_ends_where_it_does() -> None:
     """A stop string's last token may stand elsewhere too: then length is what ends it."""
     answer = Answer((0,), (1, 2, 1, 3, 1), "stop", limit=50)

@@ -62,6 +62,10 @@ def test_a_line_twice_is_one_answer(tmp_path: Path) -> None:
     line = json.dumps({"case": 0, "prompt": "p", "prompt_ids": [1], "rounds": [{"tokens": [2], "finish": "length"}]})
     (tmp_path / "rounds.jsonl").write_text(f"{line}\n{line}\n\n{line.replace('[2]', '[3]')}\n")
     assert [answer.output for answer in read_log(tmp_path).answers] == [(2,), (3,)]
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"case": 1, "prom')  # broken off while it was written
+    (tmp_path / "manifest.json").write_text('{"plan": {"max_new_tokens": 7}}')
+    assert {answer.limit for answer in read_log(tmp_path).answers} == {7}
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from ..measure.chi_square import Fit
 from ..measure.proof import Plan
 from ..stats import Stats
 
-_SHOWN = 20  # divergences in the table; --json has all
+_SHOWN = 20  # divergences on the screen; --json has all
 
 
 def show_proof(proof: Proof, configuration: dict[str, str], plan: Plan, tokenizer: Any) -> None:
@@ -29,8 +29,8 @@ def show_proof(proof: Proof, configuration: dict[str, str], plan: Plan, tokenize
         if check.fit is not None:
             console.print(_law(check.fit))
     found = [(str(check.name), found) for check in proof.checks for found in check.divergences]
-    if found:
-        console.print(_divergences(found, tokenizer))
+    for line in _divergences(found, tokenizer):
+        console.print(line)
     if proof.bias is not None:
         console.print(_bias(proof.bias))
     for note in proof.notes:
@@ -40,22 +40,12 @@ def show_proof(proof: Proof, configuration: dict[str, str], plan: Plan, tokenize
 
 def _table(checks: Iterable[Check]) -> Table:
     grid = Table(title="Checks", title_justify="left")
-    for name in ("check", "compared", "same", "ties", "faults", "drafted", "accepted", "control"):
-        grid.add_column(name, justify="left" if name in ("check", "control") else "right")
+    for name in ("check", "compared", "same", "ties", "faults", "drafted", "accepted"):
+        grid.add_column(name, justify="left" if name == "check" else "right", no_wrap=True)
     for check in checks:
         drafted, accepted = ("", "") if check.stats is None else (str(check.stats.drafted), str(check.stats.accepted))
-        control = "none" if check.control is None else "caught" if check.control.caught else "not caught"
         same = "" if check.identical is None else str(check.identical)
-        grid.add_row(
-            check.name,
-            str(check.compared),
-            same,
-            str(check.ties),
-            str(check.faults),
-            drafted,
-            accepted,
-            control,
-        )
+        grid.add_row(check.name, str(check.compared), same, str(check.ties), str(check.faults), drafted, accepted)
     return grid
 
 
@@ -63,7 +53,8 @@ def _control(check: Check) -> str:
     if check.control is None:
         return ""
     told = "was caught" if check.control.caught else "WAS NOT CAUGHT"
-    return f" Control: {check.control.how} {told}."
+    caveat = f" But {check.caveat}." if check.caveat else ""
+    return f" Control: {check.control.how} {told}.{caveat}"
 
 
 def _law(fit: Fit) -> str:
@@ -82,33 +73,26 @@ def _law(fit: Fit) -> str:
     )
 
 
-def _divergences(found: list[tuple[str, Found]], tokenizer: Any) -> Table:
-    title = "Divergences" if len(found) <= _SHOWN else f"Divergences (the first {_SHOWN} of {len(found)})"
-    grid = Table(title=title, title_justify="left")
-    for name in ("check", "prompt", "where", "token", "expected", "got", "top-2 gap", "gap", "rounding", "verdict"):
-        grid.add_column(name, overflow="fold")
+def _divergences(found: list[tuple[str, Found]], tokenizer: Any) -> Iterator[Text]:
+    """A line for each: both tokens with their logits, the gaps, the verdict."""
     for name, item in found[:_SHOWN]:
         told = item.divergence
         seed = "" if item.seed is None else f", seed {item.seed}"
-        grid.add_row(
-            name,
-            str(item.prompt),
-            f"{item.company}{seed}, {item.policy}",
-            str(told.place),
-            _token(told.expected, told.expected_logit, tokenizer),
-            _token(told.got, told.got_logit, tokenizer),
-            f"{told.top2_gap:.3g}",
-            f"{told.gap:.3g}",
-            f"{told.rounding:.3g}",
-            told.verdict,
+        yield Text(
+            f"Divergence ({name}, prompt {item.prompt}{seed}, {item.company}, {item.policy}), token {told.place}: "
+            f"expected {_token(told.expected, told.expected_logit, tokenizer)}, "
+            f"got {_token(told.got, told.got_logit, tokenizer)}; top-2 gap {told.top2_gap:.3g}, "
+            f"gap {told.gap:.3g}, rounding {told.rounding:.3g}: {told.verdict}",
+            style="yellow" if told.verdict == "tie" else "red",
         )
-    return grid
+    if len(found) > _SHOWN:
+        yield Text(f"Divergences: {len(found) - _SHOWN} more, see --json.")
 
 
 def _token(token: int | None, logit: float | None, tokenizer: Any) -> str:
     if token is None or logit is None:
-        return "ended"
-    return escape(f"{token} {tokenizer.decode([token])!r} at {logit:.5g}")
+        return "the end"
+    return f"{token} {tokenizer.decode([token])!r} at {logit:.6g}"
 
 
 def _bias(bias: Bias) -> Table:
@@ -142,12 +126,14 @@ def _verdict(proof: Proof, configuration: dict[str, str], plan: Plan) -> Panel:
         f"{configuration['verifier']} and {configuration['policy']}"
     )
     tried = f"{len(plan.prompts)} prompts, {plan.max_new_tokens} tokens each"
+    ties = sum(check.ties for check in proof.checks)
+    but = f" but for {ties} near ties, which the rounding of {configuration['dtype']} explains" if ties else ""
     reasons = "".join(f"\n- {reason}" for reason in proof.reasons)
     title, style, text = {
         "lossless": (
             "Certificate: lossless",
             "green",
-            f"Speculation with {what} changed nothing in {tried}. Every check was shown to be able to fail.",
+            f"Speculation with {what} changed nothing in {tried}{but}. Every check was shown to be able to fail.",
         ),
         "fault": ("FAULT: no certificate", "red", f"Speculation with {what} differs beyond rounding:{reasons}"),
         "unproven": (

@@ -113,7 +113,7 @@ def _checks(prover: Prover, llm: Outrider) -> Iterator[Check]:
     if llm.verifier.lossless:
         yield prover.greedy()
         # A rule under which draws do not depend on drafts promises the very tokens, which is more than their law.
-        yield prover.seeded() if llm.verifier.coupled else prover.law()
+        yield from (prover.seeded(),) if llm.verifier.coupled else prover.laws()
 
 
 def _with_transformers(proof: Proof, outputs: Outputs, loader: Loader, name: str, advance: Any) -> Proof:

@@ -97,6 +97,13 @@ class Check:
             return "its negative control passed, so it could not have failed"
         return None
 
+    @property
+    def caveat(self) -> str | None:
+        """What passing does not say, though it says something."""
+        if self.stats is not None and self.stats.drafted and not self.stats.accepted:
+            return "no draft token was accepted, so only refusals were tried"
+        return None
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         fit = None if self.fit is None else {**asdict(self.fit), "fits": self.fit.fits}
@@ -108,6 +115,7 @@ class Check:
             "ties": self.ties,
             "faults": self.faults,
             "lack": self.lack,
+            "caveat": self.caveat,
             "control": None if self.control is None else asdict(self.control),
             "fit": fit,
             "stats": None if self.stats is None else self.stats.as_dict(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def read_log(path: Path, tokenizer: Any = None) -> Log:
         BadOption: it cannot be read, or has no answers; with the remedy.
     """
     if path.is_dir():
-        return Log(_distinct(_records(path / _FOLDER_FILE), tokenizer))
+        return Log(_distinct(_records(path / _FOLDER_FILE), tokenizer, _limit(path)))
     document = _document(path)
     if document is None:
         return Log(_distinct(_records(path), tokenizer))
@@ -151,28 +151,45 @@ def _text(path: Path) -> str:
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    """The file as one JSON object that has more lines than one, or None where it is lines of them."""
-    text = _text(path).strip()
+    """The file as one JSON object, or None where it is lines of them."""
+    found = _object(path)
+    return found if found is not None and ("outputs" in found or "\n" in _text(path).strip()) else None
+
+
+def _object(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        found = json.loads(_text(path))
     except json.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) and ("outputs" in found or "\n" in text) else None
+    return found if isinstance(found, dict) else None
 
 
 def _records(path: Path) -> Iterator[tuple[Any, str]]:
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    lines = _text(path).split("\n")
+    for number, line in enumerate(lines, 1):
         if line.strip():
             where = f"{path}, line {number}"
             try:
                 yield json.loads(line), where
             except json.JSONDecodeError as error:
+                if path.name == _FOLDER_FILE and number == len(lines):
+                    return  # a bench was broken off while it wrote this
                 raise BadOption(f"{where} is no JSON: write one object per line.") from error
 
 
-def _distinct(records: Iterator[tuple[Any, str]], tokenizer: Any) -> tuple[Answer, ...]:
+def _limit(folder: Path) -> int | None:
+    """How many tokens the answers of a bench might have had, where its manifest says so."""
+    path = folder / "manifest.json"
+    manifest = _object(path) if path.is_file() else None
+    plan = (manifest or {}).get("plan")
+    limit = plan.get("max_new_tokens") if isinstance(plan, dict) else None
+    return limit if isinstance(limit, int) else None
+
+
+def _distinct(records: Iterator[tuple[Any, str]], tokenizer: Any, limit: int | None = None) -> tuple[Answer, ...]:
     """Each answer once: a bench has the same one from every drafter."""
-    found = tuple(dict.fromkeys(_answer(record, where, tokenizer) for record, where in records))
+    told = (_answer(record, where, tokenizer) for record, where in records)
+    found = tuple(dict.fromkeys(replace(answer, limit=answer.limit or limit) for answer in told))
     if not found:
         raise BadOption("The log has no answers: put one on each line.")
     return found

@@ -8,7 +8,7 @@ If that passes too, the check could not have failed, and proves nothing. Knows n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,9 +40,9 @@ class Plan:
         prompts: ids each.
         short: prompts of a few tokens for the law, in the order in which they are tried.
         max_new_tokens: of each output.
-        policies: greedy comparisons are made under each of them, the others under the first.
+        policies: everything is compared under each of them.
         seeds: sampled texts per prompt.
-        samples: short texts that are counted.
+        samples: short texts that are counted, under all policies together.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -54,11 +54,18 @@ class Plan:
 
     def steps(self, verifier: Verifier, *, transformers: bool) -> int:
         """How often the `advance` of a `Prover` will be called; more often where a control has to be made twice."""
-        every = len(self.prompts)
+        every, ways = len(self.prompts), len(self.policies)
         if not verifier.lossless:
             return every * (2 + 2 * self.seeds)
-        steps = every * (3 + 2 * len(self.policies) + transformers)
-        return steps + (every * (2 * self.seeds + 1) if verifier.coupled else 2 * self.samples)
+        steps = every * (3 + 2 * ways + transformers)
+        if verifier.coupled:
+            return steps + every * (self.seeds * (1 + ways) + 1)
+        return steps + 2 * ways * self.each
+
+    @property
+    def each(self) -> int:
+        """Short texts under one policy."""
+        return max(1, self.samples // len(self.policies))
 
 
 @dataclass(slots=True)
@@ -115,7 +122,7 @@ class Prover:
                 found += self._compare(requests, self._right, served, company, parts.policy)
                 speculated += served
         self.outputs.written = [written.ids for written in speculated[: len(requests)]]
-        control = self._control(lambda broken: self._breaks_greedy(broken, requests))
+        control = self._control(self._parts[0], lambda broken: self._breaks_greedy(broken, requests))
         compared = len(bare) + len(speculated)
         what = "greedy ids, alone and in batches, against plain decoding"
         return Check("greedy", what, compared, compared - len(found), _stats(speculated), tuple(found), None, control)
@@ -127,32 +134,42 @@ class Prover:
         bare = [request for seed in seeds for request in self._requests(sampling, seed)]
         requests = [request for seed in seeds for request in self._requests(sampling, seed, predict=True)]
         right = [written.ids for written in self._parts[0].plain.serve(bare, _TOGETHER, self._advance)]
-        # In the opposite order, so that each request has other company than it had there.
-        served = self._parts[0].serve(requests[::-1], _TOGETHER, self._advance)[::-1]
-        found = self._compare(requests, right, served, "together", self._parts[0].policy)
-        control = self._control(lambda broken: self._told(broken, requests, right) is not None)
+        found: list[Found] = []
+        speculated: list[Written] = []
+        for parts in self._parts:
+            # In the opposite order, so that each request has other company than it had there.
+            served = parts.serve(requests[::-1], _TOGETHER, self._advance)[::-1]
+            found += self._compare(requests, right, served, "together", parts.policy)
+            speculated += served
+        control = self._control(self._parts[0], lambda broken: self._told(broken, requests, right) is not None)
         what = (
             f"sampled ids (temperature {TEMPERATURE:g}, top-p {TOP_P:g}, {self._plan.seeds} seeds per prompt) against "
             "plain sampling with the same seeds"
         )
-        same = len(served) - len(found)
-        return Check("seeded", what, len(served), same, _stats(served), tuple(found), None, control)
+        compared = len(speculated)
+        same = compared - len(found)
+        return Check("seeded", what, compared, same, _stats(speculated), tuple(found), None, control)
 
-    def law(self) -> Check:
-        """Short texts against the target's own law of them."""
-        parts = self._parts[0]
+    def laws(self) -> Iterator[Check]:
+        """Short texts against the target's own law of them, one check for each policy."""
+        for parts in self._parts:
+            yield self._law(parts)
+
+    def _law(self, parts: Parts) -> Check:
+        what = f"texts of {LENGTH} tokens ({parts.policy}) against the target's own law of them, by chi-square"
         texts = promising(parts, self._plan.short)
-        what = f"texts of {LENGTH} tokens against the target's own law of them, by chi-square"
         if texts is None:
             return Check("law", what, 0, None, Stats.of(()))
-        counts, rounds = count(parts, texts, self._plan.samples, self._advance)
+        samples = self._plan.each
+        counts, rounds = count(parts, texts, samples, self._advance)
         what += (
             f" (top-k {texts.sampling.top_k}, temperature {texts.sampling.temperature:g}, {len(texts.law)} texts, "
             f"prompt of {len(texts.prompt)} tokens)"
         )
         found = fit(counts, texts.law)
-        samples = self._plan.samples
-        control = self._control(lambda broken: not fit(count(broken, texts, samples, self._advance)[0], texts.law).fits)
+        control = self._control(
+            parts, lambda broken: not fit(count(broken, texts, samples, self._advance)[0], texts.law).fits
+        )
         return Check("law", what, found.samples, None, Stats.of(rounds), fit=found, control=control)
 
     def bias(self) -> Bias:
@@ -226,16 +243,15 @@ class Prover:
         self.outputs.broken = self._told(broken, requests, self._right) or []
         return bool(self.outputs.broken)
 
-    def _control(self, told: Callable[[Parts], bool]) -> Control:
+    def _control(self, parts: Parts, told: Callable[[Parts], bool]) -> Control:
         """Whether a comparison tells that the rule is broken; where it does not, for the drafts were right, with
         broken drafts too."""
-        first = self._parts[0]
         how = "a rule that accepts every draft token"
-        broken = first.with_verifier(AcceptsEverything(first.verifier))
+        broken = parts.with_verifier(AcceptsEverything(parts.verifier))
         if told(broken):
             return Control(how, True)
         how += ", and drafts whose every token was replaced, for the drafter's own were never wrong"
-        return Control(how, told(replace(broken, drafter=Spoilt(first.drafter, self._target.vocabulary))))
+        return Control(how, told(replace(broken, drafter=Spoilt(parts.drafter, self._target.vocabulary))))
 
 
 def against_transformers(outputs: Outputs, model: Any, advance: Callable[[], None] = lambda: None) -> Check:

@@ -130,12 +130,15 @@ def replay(
         for answer in group:
             target.eos = answer.ends
             engine.add(answer.request())
-        while engine.active:
-            target.follow([group[row.index] for row in engine.active])
+        while rows := engine.active:
+            target.follow([group[row.index] for row in rows])
             for _, round_ in engine.step():
                 rounds.append(round_)
                 if round_.finish:
                     advance()
+            for row in rows:
+                if row.error is not None:
+                    raise row.error
     return rounds
 
 
