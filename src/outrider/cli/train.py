@@ -44,6 +44,16 @@ def train(
     evaluate_every: Annotated[int | None, typer.Option(help="Steps between measurements of acceptance. [200]")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints. [100]")] = None,
     measured_prompts: Annotated[int | None, typer.Option(help="Held-out prompts of a measurement. [24]")] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(help="online, or stored: the target's states are kept in DATA/features and read again. [online]"),
+    ] = None,
+    features_dtype: Annotated[
+        str | None, typer.Option(help="Of stored ones: bfloat16, or float32, which takes twice the room. [bfloat16]")
+    ] = None,
+    features_limit: Annotated[
+        float | None, typer.Option(help="GiB that they may take beside each folder of answers. [64]")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML with these and the method's own options; given ones come first.")
     ] = None,
@@ -72,6 +82,9 @@ def train(
         "evaluate_every": evaluate_every,
         "checkpoint_every": checkpoint_every,
         "measured_prompts": measured_prompts,
+        "features": features,
+        "features_dtype": features_dtype,
+        "features_limit": features_limit,
     }
     asked = wanted(method, data, out, config, given)
     settings = Settings(target, "none", "match", None, dtype, device, offline, trust_remote_code)

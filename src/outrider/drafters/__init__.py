@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from .. import features
 from ..errors import BadOption
 from .base import Drafter, Setting
 from .cascade import Cascade
@@ -48,7 +49,11 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
         BadOption: there is no such drafter, or its argument is wrong.
     """
     name, _, argument = spec.partition(":")
-    return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    drafter = drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    mark = getattr(getattr(setting.target, "config", None), features.MARK, "")
+    if mark:
+        drafter.note = f"{drafter.note} {features.changed_note(mark)}".lstrip()
+    return drafter
 
 
 def drafter_class(spec: str) -> type[Drafter]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from ..drafters import Drafter
 from ..errors import BadOption, TrainingStopped
 from ..stats import Stats
+from ..target import Target
 from .answers import Answer
-from .corpus import OnlineFeatures, collate, order
+from .corpus import Features, collate, order
 from .recipe import Recipe
 from .saving import Progress, restore, save
 
-Measure = Callable[[Drafter], Stats]
-"""Real acceptance of a drafter on held-out prompts."""
+Measure = Callable[[Target, Drafter], Stats]
+"""Real acceptance of a drafter for its target on held-out prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Trainer:
         self,
         recipe: Recipe,
         answers: Sequence[Answer],
-        states: OnlineFeatures,
+        states: Features,
         options: Options,
         folder: Path,
         about: Mapping[str, Any],
@@ -227,7 +228,8 @@ class Trainer:
         total, tokens = torch.zeros((), device=accelerator.device), 0
         for number in range(first, first + options.accumulate):
             chosen = [self._answers[place] for place in self._order[number]]
-            batch = collate(chosen, self._states, seed=options.seed * 1_000_003 + number).to(accelerator.device)
+            batch = collate(chosen, self._states, seed=options.seed * 1_000_003 + number)
+            batch = replace(batch, done=step / self.total).to(accelerator.device)
             lasts = number == first + options.accumulate - 1
             with (
                 torch.autocast(accelerator.device.type, torch.bfloat16, enabled=options.bf16),
@@ -253,7 +255,8 @@ class Trainer:
         progress = self.progress
         found: dict[str, Any] = {"step": progress.step, "tokens": progress.tokens, "loss": loss}
         if self.leads:
-            stats = measure(self.recipe.drafter(self._states.target)) if measure is not None else None
+            target = self.recipe.served(self._states.target)
+            stats = measure(target, self.recipe.drafter(target)) if measure is not None else None
             length = stats.acceptance_length if stats is not None else None
             found["acceptance_length"] = length
             found["survival"] = list(stats.survival) if stats is not None else []

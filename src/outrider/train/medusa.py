@@ -51,21 +51,31 @@ class MedusaRecipe(Recipe):
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)
 
-    @torch.no_grad()
     def settle(self, batches: Iterable[Batch]) -> None:
-        """See `Recipe`: the static tree, from how often each head's r-th likeliest token was the text's."""
-        shape, width = self.head.shape, min(_WIDTH, self.head.shape.vocabulary)
-        right, seen = torch.zeros(shape.heads, width), 0
-        for batch in batches:
-            counts = ahead(batch.answer, 1 + shape.heads)  # slots whose heads all have a token to be compared with
-            ranked = self.head.logits(self.head(batch.last[counts])).topk(width).indices
-            seen += int(counts.sum())
-            for step in range(shape.heads):
-                texts = ahead(batch.ids, 2 + step)[counts]
-                right[step] += (self._whole[ranked[:, step]] == texts[:, None]).float().sum(0).cpu()
-        if seen:
-            self.head.shape = replace(shape, ranks=search_ranks((right / seen).tolist(), _NODES))
+        """See `Recipe`: the static tree."""
+        self.head.shape = search_tree(self.head, ((batch, batch.last) for batch in batches), self._whole)
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
         return Medusa(self.head, borrowed(target, torch.float32), self.taps[0], self._ids, self.method)
+
+
+@torch.no_grad()
+def search_tree(head: MedusaHead, texts: Iterable[tuple[Batch, Tensor]], vocabulary: Tensor) -> MedusaShape:
+    """A head's sizes with the static tree, from how often each of its heads' r-th likeliest token was the text's.
+
+    Args:
+        head: as it stands.
+        texts: with the [B, N, D] last states of the target that it is for.
+        vocabulary: [n] int64, the target's id of each token that can be drafted.
+    """
+    shape, width = head.shape, min(_WIDTH, head.shape.vocabulary)
+    right, seen = torch.zeros(shape.heads, width), 0
+    for batch, last in texts:
+        counts = ahead(batch.answer, 1 + shape.heads)  # slots whose heads all have a token to be compared with
+        ranked = head.logits(head(last[counts])).topk(width).indices
+        seen += int(counts.sum())
+        for step in range(shape.heads):
+            written = ahead(batch.ids, 2 + step)[counts]
+            right[step] += (vocabulary[ranked[:, step]] == written[:, None]).float().sum(0).cpu()
+    return replace(shape, ranks=search_ranks((right / seen).tolist(), _NODES)) if seen else shape

@@ -66,19 +66,24 @@ def unroll(head: RecurrentHead, embed: Embed, batch: Batch, states: Tensor, step
 
 
 def collect(
-    outputs: Iterator[Tensor], batch: Batch, decay: float, loss: Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]
+    outputs: Iterator[Tensor],
+    batch: Batch,
+    decay: float,
+    loss: Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]],
+    lead: int = 2,
 ) -> Losses:
     """The losses of unrolled steps.
 
     Args:
         outputs: from `unroll`.
-        batch: the texts; step k at slot t predicts token t + 2 + k, and counts where the target wrote that one.
+        batch: the texts; step k at slot t predicts token t + lead + k, and counts where the target wrote that one.
         decay: the weight of a step against that of the one before.
         loss: ([M, D] outputs at slots that count, step, [B, N] bool which) -> [M] losses, [M] bool agreement.
+        lead: see `batch`.
     """
     each, valid, agreed = [], [], []
     for step, states in enumerate(outputs):
-        counts = ahead(batch.answer, 2 + step)
+        counts = ahead(batch.answer, lead + step)
         costs, same = loss(states[counts], step, counts)
         each.append(torch.zeros(counts.shape, device=costs.device).masked_scatter(counts, costs.float()))
         valid.append(counts)
