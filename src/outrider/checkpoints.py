@@ -25,6 +25,7 @@ from .errors import BadOption, ModelNotFound
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+ORIGIN = "outrider.json"  # the manifest of a folder whose config.json is Transformers'
 _LARGEST_CONFIG = 1 << 20  # bytes
 _LARGEST_WEIGHTS = 64 << 30  # bytes
 
@@ -125,6 +126,12 @@ def fill(work: Path, checkpoint: Checkpoint, card: str) -> None:
     weights = {name: tensor.detach().to("cpu").contiguous() for name, tensor in checkpoint.tensors.items()}
     save_file({**weights, **maps}, work / WEIGHTS, {"format": "pt"})
     (work / CONFIG).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (work / CARD).write_text(card, encoding="utf-8")
+
+
+def describe(work: Path, manifest: Manifest, card: str) -> None:
+    """Say in a folder whose config.json is Transformers' where its model comes from."""
+    (work / ORIGIN).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (work / CARD).write_text(card, encoding="utf-8")
 
 

@@ -153,7 +153,7 @@ def wish(method: str, tiny: tuple[Path, Path], out: Path, **given: Any) -> tuple
 
 LEARNS: dict[str, dict[str, Any]] = {
     "exit": {"steps": 60, "lr": 1e-2, "rank": 64},
-    "draft": {"steps": 60, "lr": 5e-3, "on_policy": 0.2},
+    "draft": {"steps": 50, "lr": 5e-3, "on_policy": 0.1, "drawn": 4},
     "medusa2": {"steps": 60, "lr": 1e-2, "layers": 2, "heads_first": 0.3},
     "layerskip": {"steps": 60, "lr": 3e-3},
 }
@@ -162,7 +162,8 @@ LEARNS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", EVERY)
 def test_overfitting_is_accepted(method: str, tiny: tuple[Path, Path], tmp_path: Path) -> None:
     """What knows the answers by heart drafts them; a target that was changed on them still writes them, nearly."""
-    given = {**LEARNS[method], "evaluate_every": 100, "measured_tokens": 20}
+    kept = {"features": "stored", "features_dtype": "float32"}  # as online, and faster
+    given = {**LEARNS[method], **kept, "evaluate_every": 100, "measured_tokens": 20}
     document = run(*wish(method, tiny, tmp_path / "out", **given), dry=False, show=False)
     assert document["acceptance_length"] > 3.6, document["curve"]
 
@@ -271,8 +272,8 @@ def test_heads_come_first() -> None:
 
 
 def test_layers_are_left_out() -> None:
-    """With a high rate the last layer is, now and then, which changes the loss; the exit's own layers never."""
-    llm, recipe = made("layerskip", families.make("llama"), dropout=0.99)
+    """The last layer is, now and then, which changes its loss; the exit's own layers never."""
+    llm, recipe = made("layerskip", families.make("llama"), dropout=0.5)
     batch = batch_of(llm, recipe, 16)
     found = [recipe.losses(dataclasses.replace(batch, seed=seed)).each.detach() for seed in range(12)]
     assert len({float(each[0].sum()) for each in found}) == 2

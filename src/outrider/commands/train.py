@@ -16,26 +16,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import checkpoints
 from ..api import Outrider
+from ..checkpoints import TargetId
 from ..drafters import Drafter
 from ..drafters.none import NoDrafter
 from ..drafters.trained import identify
 from ..engine import Engine
 from ..errors import BadOption
+from ..features import width_of
 from ..loading import Loader
 from ..policy import Fixed
 from ..row import Request
 from ..sampling import Sampling
 from ..stats import Stats
 from ..target import Target
-from ..train.answers import Answer, read_answers, read_source
+from ..train.answers import Answer, Source, read_answers, read_source
 from ..train.changing import PROMISE
 from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, teaches, usable
-from ..train.loop import Estimate, News, Options, Trainer
+from ..train.loop import Estimate, News, Options, Trainer, check_tracker
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
 from ..train.stored import LIMIT
-from .features import KINDS, Keeping, stored
+from .features import KINDS, Keeping, about, stored
 from .keeper import Keeper
 from .settings import Settings
 from .showing import versions
@@ -125,7 +127,9 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
     if unknown:
         raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out of the file.")
     try:
-        return Wanted(method, tuple(data), out, Options(**parts[0]), Setup(**parts[1]), chosen)
+        options = Options(**parts[0])
+        check_tracker(options.tracker)
+        return Wanted(method, tuple(data), out, options, Setup(**parts[1]), chosen)
     except TypeError as error:
         raise BadOption(f"{config} has a value of another kind than its option ({error}): correct it.") from error
 
@@ -148,35 +152,26 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
     target = identify(llm.target, settings.target)
-    every, data = [], []
-    for source, path in zip(sources, asked.data, strict=True):
-        source.target.check(target, path)
-        if source.template != checkpoints.template_hash(llm.tokenizer):
-            raise BadOption(
-                f"The prompts in {path} were written with another chat template than this target's: make the data "
-                "with this target, or load it with that tokenizer."
-            )
-        found = read_answers(path, llm.target.vocabulary)
-        data.append((path, [one for one in found if not one.held_out and teaches(one, asked.setup.longest)]))
-        every += found
-    prompts = spread([answer for answer in every if answer.held_out], asked.setup.measured_prompts)
+    data = _read(asked, sources, llm, target)
+    prompts = spread([one for _, found in data for one in found if one.held_out], asked.setup.measured_prompts)
     if not prompts:
         raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
-    answers = usable(every, asked.setup.longest)
+    answers = usable([answer for _, found in data for answer in found], asked.setup.longest)
     torch.manual_seed(asked.options.seed)  # first weights
     reduced = asked.setup.draft_vocab if recipe_class(asked.method).reduces else llm.target.vocabulary
     ids = draft_vocabulary(answers, reduced, llm.target.vocabulary, llm.target.eos)
     recipe = make_recipe(asked.method, _material(settings, asked, llm, ids))
-    about = {"method": asked.method, "target": target.hash, "answers": len(answers), **asked.setup.lasting, **asked.own}
+    made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
     folder = asked.out.with_name(asked.out.name + ".training")
     online = OnlineFeatures(llm.target, recipe.taps)
     states = online if dry else _states(asked.setup, recipe, data, online, show)
-    trainer = Trainer(recipe, answers, states, asked.options, folder, about)
+    trainer = Trainer(recipe, answers, states, asked.options, folder, {**made_of, **asked.setup.lasting, **asked.own})
     if dry:
         estimate = trainer.estimate()
+        kept = _stored_bytes(asked.setup, recipe, data, llm.target)
         if show:
-            _show_estimate(estimate)
-        return {"dry_run": asdict(estimate), **versions()}
+            _show_estimate(estimate, kept)
+        return {"dry_run": {**asdict(estimate), "stored_features": kept}, **versions()}
     held = [collate([answer], online) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
     told = {**asdict(asked.options), **asdict(asked.setup), **asked.own}
     measured = f"held-out prompts, greedy, chains of {MEASURED_DEPTH}, by the decode loop"
@@ -204,13 +199,42 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     }
 
 
-def _states(
-    setup: Setup, recipe: Recipe, data: list[tuple[Path, list[Answer]]], online: OnlineFeatures, show: bool
-) -> Features:
+Data = list[tuple[Path, list[Answer]]]
+"""Folders with their answers."""
+
+
+def _read(asked: Wanted, sources: Sequence[Source], llm: Outrider, target: TargetId) -> Data:
+    """The answers of each folder, once it is clear that they are this target's."""
+    found = []
+    for source, path in zip(sources, asked.data, strict=True):
+        source.target.check(target, path)
+        if source.template != checkpoints.template_hash(llm.tokenizer):
+            raise BadOption(
+                f"The prompts in {path} were written with another chat template than this target's: make the data "
+                "with this target, or load it with that tokenizer."
+            )
+        found.append((path, read_answers(path, llm.target.vocabulary)))
+    return found
+
+
+def _taught(data: Data, longest: int) -> Data:
+    """Those that are trained on, whole."""
+    return [(path, [one for one in found if not one.held_out and teaches(one, longest)]) for path, found in data]
+
+
+def _states(setup: Setup, recipe: Recipe, data: Data, online: OnlineFeatures, show: bool) -> Features:
     if setup.features == "online":
         return online
     keeping = Keeping(setup.features_dtype, setup.features_limit, show)
-    return stored(online.target, recipe.taps, data, setup.longest, keeping)
+    return stored(online.target, recipe.taps, _taught(data, setup.longest), setup.longest, keeping)
+
+
+def _stored_bytes(setup: Setup, recipe: Recipe, data: Data, target: Target) -> int:
+    """What stored states take; 0 where they are computed."""
+    if setup.features == "online":
+        return 0
+    size = about(target, recipe.taps, setup.features_dtype).token_bytes(width_of(target))
+    return size * sum(len(answer.ids) for _, answers in _taught(data, setup.longest) for answer in answers)
 
 
 def _material(settings: Settings, asked: Wanted, llm: Outrider, ids: torch.Tensor) -> Material:
@@ -279,9 +303,11 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[News], None]]:
         yield advance
 
 
-def _show_estimate(found: Estimate) -> None:
+def _show_estimate(found: Estimate, kept: int) -> None:
     print(f"{found.parameters / 1e6:.2f} million parameters, {found.memory / 1e6:.0f} MB with gradients and optimiser")
     print(f"{found.answers} answers, {found.steps} steps, {found.tokens} answer tokens")
+    if kept:
+        print(f"{kept / 1e9:.2f} GB of states beside the answers")
     print(f"about {found.seconds / 60:.1f} minutes here, measuring acceptance apart")
 
 

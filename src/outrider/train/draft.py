@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import features
-from ..checkpoints import CARD, Checkpoint
+from .. import checkpoints, features
+from ..checkpoints import Checkpoint
 from ..drafters import Drafter
 from ..drafters.model import ModelDrafter
 from ..errors import BadOption, UnsupportedModel
@@ -93,7 +93,7 @@ class DraftRecipe(Recipe):
     def fill(self, work: Path, checkpoint: Checkpoint, card: str, tokenizer: Any) -> None:
         """See `Recipe`."""
         save_model(self.head.model, tokenizer, work)
-        (work / CARD).write_text(card, encoding="utf-8")
+        checkpoints.describe(work, checkpoint.manifest, card)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import features
-from ..checkpoints import CARD, Checkpoint
+from .. import checkpoints, features
+from ..checkpoints import Checkpoint
 from ..drafters import Drafter
 from ..drafters.early_exit import EarlyExit
 from ..errors import BadOption
@@ -117,4 +117,4 @@ class LayerSkipRecipe(Changing):
     def fill(self, work: Path, checkpoint: Checkpoint, card: str, tokenizer: Any) -> None:
         """See `Recipe`: the folder is the new target's."""
         self.save_target(work, tokenizer)
-        (work / CARD).write_text(card, encoding="utf-8")
+        checkpoints.describe(work, checkpoint.manifest, card)

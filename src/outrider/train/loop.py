@@ -142,7 +142,6 @@ class Trainer:
     ) -> None:
         from accelerate import Accelerator
 
-        check_tracker(options.tracker)
         self.recipe, self._answers, self._states, self._options = recipe, answers, states, options
         self._folder, self._about = folder, {**about, **_lasting(options)}
         self._lengths = [len(answer.ids) for answer in answers]
@@ -293,12 +292,14 @@ def check_tracker(name: str) -> None:
     Raises:
         BadOption: it is not.
     """
+    if not name:
+        return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
     known, there = sorted(map(str, LOGGER_TYPE_TO_CLASS)), sorted(map(str, get_available_trackers()))
-    if name and name not in known:
+    if name not in known:
         raise BadOption(f"There is no tracker {name!r}: choose one of {', '.join(known)}.")
-    if name and name not in there:
+    if name not in there:
         raise BadOption(
             f"The tracker {name!r} is not installed: pip install {name}"
             f"{', or choose ' + ' or '.join(there) if there else ', or leave it out'}."
