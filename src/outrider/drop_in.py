@@ -197,10 +197,20 @@ def _joined(input_ids: Tensor, outputs: Sequence[Sequence[int]], filler: int) ->
 
 
 def _state(model: Any) -> object:
-    """Something that differs once weights have been changed, moved, cast or replaced, or modules exchanged."""
+    """Something that differs once weights have been changed, moved, cast or replaced, or modules exchanged, hooked or
+    set up otherwise (adapters switched on or off)."""
     tensors = chain(model.parameters(), model.buffers())
     weights = tuple((t.data_ptr(), 0 if t.is_inference() else t._version, t.dtype, t.device) for t in tensors)
-    return weights, tuple(map(id, model.modules()))
+    return weights, [(id(module), _settings(module)) for module in model.modules()]
+
+
+def _settings(module: Any) -> list[object]:
+    """What a module holds besides tensors and modules; whether it is training plays no part in generating."""
+    plain = (bool, int, float, str, list, tuple)
+    found: list[object] = [
+        (name, str(value)) for name, value in vars(module).items() if isinstance(value, plain) and name != "training"
+    ]
+    return [*found, list(module._forward_hooks), list(module._forward_pre_hooks)]
 
 
 def _asked_of_generate(recipe: object) -> dict[str, Any]:

@@ -326,6 +326,38 @@ def test_changed_weights_are_noticed(model: Any, fast: Any) -> None:
     assert not torch.equal(before, after)
 
 
+class Adapter(torch.nn.Module):
+    """What adapters look like: it stands in a linear's place, shows its weight, and computes something else."""
+
+    def __init__(self, base: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base, self.off = base, False
+        self.more = torch.nn.Linear(base.in_features, base.out_features, bias=False)
+
+    weight = property(lambda self: self.base.weight)
+    bias = property(lambda self: self.base.bias)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        whole: torch.Tensor = self.base(states)
+        return whole if self.off else whole + self.more(states)
+
+
+def test_adapters_and_hooks_play_their_part(model: Any) -> None:
+    """Whatever was put into the model or hung on it after it was made, and switched off again."""
+    changed = copy.deepcopy(model)
+    recipe = outrider.generate_with("suffix")
+    plain = assert_same(changed, recipe, inputs(*PROMPTS))
+    attention = changed.model.layers[0].self_attn
+    attention.v_proj = Adapter(attention.v_proj)
+    assert not torch.equal(assert_same(changed, recipe, inputs(*PROMPTS)), plain)
+    attention.v_proj.off = True
+    assert torch.equal(assert_same(changed, recipe, inputs(*PROMPTS)), plain)
+    hook = changed.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, given, states: 3 * states)
+    assert not torch.equal(assert_same(changed, recipe, inputs(*PROMPTS)), plain)
+    hook.remove()
+    assert torch.equal(assert_same(changed, recipe, inputs(*PROMPTS)), plain)
+
+
 def test_a_model_is_remembered_and_let_go(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
     load = outrider.load
