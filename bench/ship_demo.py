@@ -1,4 +1,4 @@
-"""Put the demo model's drafters into the package, in bfloat16: what `bench/train_demo.py` trained, with its model cards.
+"""Put the demo model's drafters into the package, in bfloat16: what `bench/train_demo.py` trained, with model cards.
 
 usage: python bench/ship_demo.py [--runs runs/demo] [--methods eagle3,medusa]
 """
