@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .api import Output, Outrider, Piece, load
     from .config import load_config
     from .errors import OutriderError, UsageError
+    from .outputs import Segment, Transcript
     from .sampling import Sampling
     from .stats import Stats
     from .types import Budget, Draft, Round, Scores, Tree
@@ -28,6 +29,8 @@ _HOMES = {
     "load_config": "config",
     "OutriderError": "errors",
     "UsageError": "errors",
+    "Segment": "outputs",
+    "Transcript": "outputs",
     "Sampling": "sampling",
     "Stats": "stats",
     "Budget": "types",
@@ -47,7 +50,9 @@ __all__ = [
     "Round",
     "Sampling",
     "Scores",
+    "Segment",
     "Stats",
+    "Transcript",
     "Tree",
     "UsageError",
     "load",

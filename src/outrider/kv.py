@@ -2,6 +2,9 @@
 
 Committed length is the only source of positions and masks: whatever lies behind it, rejected drafts or padding, is
 overwritten later and never looked at. Window layers keep all their keys; the mask alone makes the window.
+
+What an encoder made of a row's source belongs to the row too. It is written once and stays as it is, whatever happens
+to drafts: keeping and cropping are about the tokens alone.
 """
 
 from __future__ import annotations
@@ -12,7 +15,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .types import Source
+
 BLOCK = 512  # slots; storage grows by whole blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What an encoder made of one row's source, and what the decoder's layers read of it.
+
+    Attributes:
+        source: what was encoded.
+        states: [S, D], the encoder's last states.
+        layers: layer -> keys and values of its cross-attention, [1, heads, S, size] each.
+    """
+
+    source: Source
+    states: Tensor
+    layers: dict[int, tuple[Tensor, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return self.states.nbytes + sum(tensor.nbytes for pair in self.layers.values() for tensor in pair)
 
 
 class KVCache:
@@ -21,10 +46,12 @@ class KVCache:
     Attributes:
         lengths: committed tokens per row, on the host so that no round waits for a device.
         capacity: slots per row that are allocated.
+        encoded: per row what its encoder made of its source; None for targets without an encoder.
     """
 
     def __init__(self, rows: int = 1, capacity: int = BLOCK) -> None:
         self.lengths = [0] * rows
+        self.encoded: list[Encoded | None] = [None] * rows
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -36,7 +63,8 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+        sources = sum(encoded.nbytes for encoded in self.encoded if encoded is not None)
+        return sources + sum(tensor.nbytes for tensor in self.tensors)
 
     def reserve(self, width: int) -> None:
         """Make room for `width` more slots behind every row's committed ones."""
@@ -133,6 +161,7 @@ class KVCache:
         room = max(cache.capacity for cache, _ in parts) if capacity is None else max(capacity, *taken, 1)
         new = cls(len(parts), room)
         new.lengths = taken
+        new.encoded = [cache.encoded[row] for cache, row in parts]
         likes = {layer: pair for cache, _ in parts for layer, pair in cache._layers.items()}
         for layer, like_pair in likes.items():  # not of the first part: after a prompt of one token it is still empty
             pair = []
@@ -157,6 +186,11 @@ class Seat:
     def length(self) -> int:
         """Tokens committed in this row."""
         return self.cache.lengths[self.row]
+
+    @property
+    def encoded(self) -> Encoded | None:
+        """What an encoder made of the row's source."""
+        return self.cache.encoded[self.row]
 
 
 def gather(seats: Sequence[Seat]) -> KVCache:

@@ -15,7 +15,7 @@ from .errors import BadOption, BadPrompt
 from .policy import Policy
 from .sampling import History, Sampling
 from .text import Detokenizer, StopText, Tokenizer
-from .types import FinishReason
+from .types import FinishReason, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Request:
         prediction: ids that the caller expects to be written, for drafters that use them.
         logprobs: how many of the likeliest tokens `Round.logprobs` lists beside each that is written; None: no list.
         ignore_eos: the ids that end the target's output do not end this one, as benchmarks of fixed length want it.
+        source: what an encoder-decoder target reads before it writes; None for decoder-only targets.
     """
 
     prompt: tuple[int, ...]
@@ -41,6 +42,7 @@ class Request:
     prediction: tuple[int, ...] = ()
     logprobs: int | None = None
     ignore_eos: bool = False
+    source: Source | None = None
 
     def check(self, context: int, vocabulary: int) -> None:
         """Refuse what cannot work, before any work.

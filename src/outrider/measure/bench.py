@@ -15,6 +15,7 @@ from ..api import Output, Outrider
 from ..errors import BadOption, BadPrompt
 from ..row import Request
 from ..sampling import Sampling
+from ..sources import addressed
 from ..text import Detokenizer, encode
 from ..trace import as_json
 from ..types import Origin, Round
@@ -171,8 +172,7 @@ class _OneTarget:
     def _check(self, llm: Outrider, prompt: BenchPrompt) -> None:
         """Refuse a prompt that does not fit, before any work."""
         try:
-            ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
-            request = Request(ids, Sampling(), 0, self.wanted.plan.max_new_tokens)
+            request = self._request(llm, prompt, Sampling(), 0)
             request.check(llm.target.context, llm.target.vocabulary)
         except BadPrompt as error:
             raise BadPrompt(f"Prompt {prompt.id!r}: {error}") from error
@@ -232,9 +232,10 @@ class _OneTarget:
     def _divergence(self, llm: Outrider, plain: Sample, other: Sample) -> Divergence:
         """Where an answer left plain decoding's, and whether rounding explains it."""
         sampling = Sampling(temperature=self.own[other.case].temperature)
-        request = Request(self._ids(llm, other), sampling, plain.seed, self.wanted.plan.max_new_tokens)
+        request = self._request(llm, self._prompt(other), sampling, plain.seed)
         target, exact = llm.target, llm.exactness == "bits"
-        found = judge(request, plain.ids, other.ids, plain_logits(target), target.dtype, eos=target.eos, exact=exact)
+        logits = plain_logits(target, request.source)
+        found = judge(request, plain.ids, other.ids, logits, target.dtype, eos=target.eos, exact=exact)
         assert found is not None and found.expected is not None and found.got is not None, "they differ at a token"
         assert found.expected_logit is not None and found.got_logit is not None, "so both have logits"
         return Divergence(
@@ -250,10 +251,14 @@ class _OneTarget:
             verdict=found.verdict,
         )
 
-    def _ids(self, llm: Outrider, sample: Sample) -> tuple[int, ...]:
-        """The prompt of a sample, as the target saw it."""
-        prompt = next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
-        return tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+    def _prompt(self, sample: Sample) -> BenchPrompt:
+        """That of a sample."""
+        return next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
+
+    def _request(self, llm: Outrider, prompt: BenchPrompt, sampling: Sampling, seed: int) -> Request:
+        """A prompt as the target sees it."""
+        ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+        return addressed(llm.target, Request(ids, sampling, seed, self.wanted.plan.max_new_tokens))
 
     def _ask(self, llm: Outrider) -> None:
         """How likely the target finds each answer; equal answers to one prompt are asked about once."""
@@ -263,7 +268,8 @@ class _OneTarget:
             if sample.case in self.own and sample.perplexity is None:
                 key = (sample.prompt, sample.ids)
                 if key not in known:
-                    known[key] = perplexity(llm.target, self._ids(llm, sample), sample.ids)
+                    request = self._request(llm, self._prompt(sample), Sampling(), 0)
+                    known[key] = perplexity(llm.target, request.prompt, sample.ids, request.source)
                 records[place] = sample.model_copy(update={"perplexity": known[key]})
                 self.advance()
             elif sample.case in self.own:

@@ -19,8 +19,8 @@ from ..kv import Seat
 from ..noise import SeededNoise
 from ..row import Request
 from ..sampling import History
-from ..target import Target, prefill
-from ..types import Tree
+from ..target import Encoder, Target, prefill
+from ..types import Source, Tree
 
 ROUNDINGS = 2  # of the two logits that compete, each may be off by one
 _FURTHEST = 1e3  # beyond any logit that a raise could make the winner
@@ -164,11 +164,19 @@ def _raise_needed(request: Request, before: Sequence[int], logits: Tensor, token
     return high
 
 
-def plain_logits(target: Target) -> LogitsOf:
-    """A target's own logits by a pass over the last token alone, the others in its cache."""
+def plain_logits(target: Target, source: Source | None = None) -> LogitsOf:
+    """A target's own logits by a pass over the last token alone, the others in its cache.
+
+    Args:
+        target: the model.
+        source: what it has read, if it is an encoder-decoder model.
+    """
+    encoded = target.encode(source) if source is not None and isinstance(target, Encoder) else None
 
     def logits_of(ids: Sequence[int]) -> Tensor:
         seat = Seat(target.new_cache(1, len(ids)))
+        if encoded is not None:
+            seat.cache.encoded = [encoded]
         prefill(target, ids[:-1], seat.cache)
         (scores,) = target.forward([Tree.chain(ids[-1:])], seat.cache)
         return scores.logits[-1]
