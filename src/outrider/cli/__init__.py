@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
+from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tree, tune
 
 app = typer.Typer(
     name="outrider",
@@ -36,6 +36,7 @@ for command in (
     explain.explain,
     data.data,
     train.train,
+    tree.tree,
     serve.serve,
 ):
     app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)

@@ -9,6 +9,7 @@ from ..errors import BadOption
 from ..target import Encoder, Target
 from .base import Drafter, Setting
 from .cascade import Cascade
+from .dflash import DFlash
 from .eagle import Eagle
 from .eagle3 import Eagle3
 from .early_exit import EarlyExit
@@ -37,6 +38,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "medusa": Medusa,
     "eagle": Eagle,
     "eagle3": Eagle3,
+    "dflash": DFlash,
     "cascade": Cascade,
 }
 DEFAULT = "suffix"
