@@ -31,7 +31,7 @@ from ..train.loop import Estimate, News, Options, Trainer
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
-from .settings import Settings
+from .settings import Settings, decoder_only
 from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
@@ -120,6 +120,7 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     """
     sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
+    decoder_only(llm, "train")
     target = identify(llm.target, settings.target)
     every = []
     for source, path in zip(sources, asked.data, strict=True):

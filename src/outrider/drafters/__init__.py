@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 
 from ..errors import BadOption
+from ..target import Encoder, Target
 from .base import Drafter, Setting
 from .cascade import Cascade
 from .dflash import DFlash
@@ -50,7 +51,19 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
         BadOption: there is no such drafter, or its argument is wrong.
     """
     name, _, argument = spec.partition(":")
+    check_encoder(spec, setting.target)
     return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+
+
+def check_encoder(spec: str, target: Target) -> None:
+    """Refuse a drafter that does not serve encoder-decoder targets, before anything of it is loaded.
+
+    Raises:
+        BadOption: by name, with those that do.
+    """
+    if isinstance(target, Encoder) and not drafter_class(spec).for_encoders:
+        able = ", ".join(name for name, kind in DRAFTERS.items() if kind.for_encoders)
+        raise BadOption(f"The drafter {spec!r} does not serve encoder-decoder targets: choose one of {able}.")
 
 
 def drafter_class(spec: str) -> type[Drafter]:
