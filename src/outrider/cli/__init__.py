@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
+from . import advise, bench, compare, costs, data, demo, doctor, explain, generate, prove, serve, simulate, train, tune
 
 app = typer.Typer(
     name="outrider",
@@ -37,6 +37,7 @@ for command in (
     data.data,
     train.train,
     serve.serve,
+    doctor.doctor,
 ):
     app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
