@@ -13,7 +13,23 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tree, tune
+from . import (
+    advise,
+    bench,
+    compare,
+    costs,
+    data,
+    demo,
+    doctor,
+    explain,
+    generate,
+    prove,
+    serve,
+    simulate,
+    train,
+    tree,
+    tune,
+)
 
 app = typer.Typer(
     name="outrider",
@@ -38,6 +54,7 @@ for command in (
     train.train,
     tree.tree,
     serve.serve,
+    doctor.doctor,
 ):
     app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
