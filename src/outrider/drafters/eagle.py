@@ -14,7 +14,7 @@ class Eagle(Recurrent):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Eagle:
-        """`eagle:FOLDER`, as `outrider train eagle` wrote it.
+        """`eagle:FOLDER`, as `outrider train eagle` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
@@ -24,4 +24,6 @@ class Eagle(Recurrent):
         head = EagleHead(shape, features.output(setting.target, opened.checkpoint.ids))
         opened.fill(head)
         taps = opened.checkpoint.manifest.taps
-        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"eagle:{argument}")
+        head = ready(head, setting.target)
+        parts = borrowed(setting.target, head=head)
+        return cls(head, parts, taps, opened.ids, f"eagle:{argument}")

@@ -13,7 +13,7 @@ class Eagle3(Recurrent):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Eagle3:
-        """`eagle3:FOLDER`, as `outrider train eagle3` wrote it.
+        """`eagle3:FOLDER`, as `outrider train eagle3` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
@@ -22,4 +22,6 @@ class Eagle3(Recurrent):
         head = Eagle3Head(opened.shape(Eagle3Shape))
         opened.fill(head)
         taps = opened.checkpoint.manifest.taps
-        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"eagle3:{argument}")
+        head = ready(head, setting.target)
+        parts = borrowed(setting.target, head=head)
+        return cls(head, parts, taps, opened.ids, f"eagle3:{argument}")

@@ -51,14 +51,15 @@ class Medusa(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Medusa:
-        """`medusa:FOLDER`, as `outrider train medusa` wrote it.
+        """`medusa:FOLDER`, as `outrider train medusa` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
         opened = open_folder("medusa", argument, setting)
         shape = opened.shape(MedusaShape)
-        head = MedusaHead(shape, features.output(setting.target, opened.checkpoint.ids))
+        output = None if shape.outputs else features.output(setting.target, opened.checkpoint.ids)
+        head = MedusaHead(shape, output)
         opened.fill(head)
         last = features.depth_of(setting.target)
         return cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, f"medusa:{argument}")

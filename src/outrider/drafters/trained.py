@@ -106,14 +106,25 @@ def ready(head: Any, target: Target) -> Any:
     return head
 
 
-def borrowed(target: Target, dtype: torch.dtype | None = None) -> Borrowed:
+def borrowed(target: Target, dtype: torch.dtype | None = None, head: DraftHead | None = None) -> Borrowed:
     """The parts of the target that heads use while they draft.
 
     Args:
         target: whose.
         dtype: of the head; the target's if not given, as `ready` makes it.
+        head: its embedding takes the place of the target's where it has one of its own.
     """
-    return Borrowed(features.embedding(target), target.vocabulary, target.eos, target.device, dtype or target.dtype)
+    own = getattr(head, "embed_tokens", None)
+    embed = features.embedding(target) if own is None else _at(own, target.device)
+    return Borrowed(embed, target.vocabulary, target.eos, target.device, dtype or target.dtype)
+
+
+def _at(table: Any, device: torch.device) -> features.Embed:
+    def embed(ids: Tensor) -> Tensor:
+        found: Tensor = table(ids.to(device))
+        return found
+
+    return embed
 
 
 def _say(error: Exception) -> str:

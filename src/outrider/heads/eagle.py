@@ -23,10 +23,14 @@ class EagleShape:
     Attributes:
         block: of its layers.
         vocabulary: how many tokens can be drafted.
+        bias: the linear that joins embedding and state has one.
+        embedding: rows of an embedding of its own; 0 where it takes the target's.
     """
 
     block: BlockShape
     vocabulary: int
+    bias: bool = True
+    embedding: int = 0
 
 
 class _Layer(nn.Module):
@@ -56,7 +60,9 @@ class EagleHead(RecurrentHead):
         super().__init__()
         width = shape.block.width
         self.shape = shape
-        self.fc = nn.Linear(2 * width, width)
+        self.fc = nn.Linear(2 * width, width, bias=shape.bias)
+        if shape.embedding:
+            self.embed_tokens = nn.Embedding(shape.embedding, width)
         self.layers = nn.ModuleList([_Layer(shape.block)])
         initialise(self, width)
         self.output = output

@@ -27,18 +27,25 @@ class EagleRecipe(Recipe):
         noise: half the width of the uniform noise on the states that go in, so that the head bears its own errors.
         regression, matching: weights of the two losses. The paper has 1 and 0.1; where training is short, states that
             are close in the sense of the first are still read wrongly, so the second counts for more.
+        bias: the linear that joins embedding and state has one, as published; vLLM loads heads without.
     """
 
     method, rate, steps = "eagle", 5e-4, 1
     head: EagleHead
 
     def __init__(
-        self, material: Material, *, noise: float = 0.1, regression: float = 1.0, matching: float = 0.1
+        self,
+        material: Material,
+        *,
+        noise: float = 0.1,
+        regression: float = 1.0,
+        matching: float = 0.1,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         target = material.target
         self.taps = (features.depth_of(target),)
-        shape = EagleShape(features.block_shape(target), len(material.ids))
+        shape = EagleShape(features.block_shape(target), len(material.ids), bias)
         self.head = EagleHead(shape, features.output(target, material.ids).float())
         self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
         self._noise, self._regression, self._matching = noise, regression, matching
