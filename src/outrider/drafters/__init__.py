@@ -38,6 +38,8 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "eagle3": Eagle3,
     "cascade": Cascade,
 }
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa]] = {"medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+"""Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 
 
@@ -80,4 +82,4 @@ def _imported(module: str, name: str) -> type[Drafter]:
     return found
 
 
-__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "drafter_class", "make_drafter"]
+__all__ = ["DEFAULT", "DRAFTERS", "TRAINED", "Drafter", "Setting", "drafter_class", "make_drafter"]

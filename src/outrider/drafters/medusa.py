@@ -19,7 +19,7 @@ from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .growth import Chain, Feed, Start
 from .recurrent import Borrowed, law_at, spread_out
-from .trained import borrowed, open_folder, ready
+from .trained import Opened, borrowed, open_folder, ready
 
 
 @dataclass(slots=True)
@@ -56,13 +56,23 @@ class Medusa(Drafter):
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
-        opened = open_folder("medusa", argument, setting)
+        return cls.of(open_folder("medusa", argument, setting), setting, f"medusa:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> Medusa:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
         shape = opened.shape(MedusaShape)
         output = None if shape.outputs else features.output(setting.target, opened.checkpoint.ids)
         head = MedusaHead(shape, output)
         opened.fill(head)
         last = features.depth_of(setting.target)
-        return cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, f"medusa:{argument}")
+        drafter = cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`."""
