@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,6 +93,15 @@ def embedding(target: Target) -> Embed:
             "drafter can use: choose another drafter."
         )
     return embed
+
+
+def scales_embeddings(config: Any) -> bool:
+    """Whether a model of this configuration multiplies its embeddings (Gemma, Granite, MiniCPM), so that what enters
+    its first layer is not a row of its table."""
+    factors = (getattr(config, name, 1) for name in ("embedding_multiplier", "scale_emb"))
+    return str(getattr(config, "model_type", "")).startswith("gemma") or any(
+        factor not in (1, None) for factor in factors
+    )
 
 
 @torch.no_grad()

@@ -22,7 +22,9 @@ from . import (
     demo,
     doctor,
     explain,
+    export,
     generate,
+    import_,
     prove,
     serve,
     simulate,
@@ -53,10 +55,12 @@ for command in (
     data.data,
     train.train,
     tree.tree,
+    export.export,
+    import_.import_,
     serve.serve,
     doctor.doctor,
 ):
-    app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
+    app.command(command.__name__.rstrip("_"), epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _version(wanted: bool) -> None:

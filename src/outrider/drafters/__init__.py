@@ -41,6 +41,8 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "dflash": DFlash,
     "cascade": Cascade,
 }
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa]] = {"medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+"""Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 
 
@@ -95,4 +97,4 @@ def _imported(module: str, name: str) -> type[Drafter]:
     return found
 
 
-__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "drafter_class", "make_drafter"]
+__all__ = ["DEFAULT", "DRAFTERS", "TRAINED", "Drafter", "Setting", "drafter_class", "make_drafter"]
