@@ -55,6 +55,7 @@ def made(method: str, model: Any, **options: Any) -> tuple[Any, Recipe]:
         ids,
         METHODS[method].steps,
         {**OWN[method], **options},
+        0,
         lambda: copy.deepcopy(model),
         lambda target: Engine(target, NoDrafter(), Match(), lambda: Fixed(1)),
     )

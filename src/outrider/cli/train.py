@@ -10,8 +10,8 @@ import typer
 from .options import Device, Dtype, Json, Offline, Target, TrustRemoteCode, print_json
 
 METHODS = (
-    "Of the target as it is: eagle3, eagle, medusa, exit (a way from its middle layers to its head), draft (a small "
-    "model of some of its layers). With another target in the end: medusa2, layerskip."
+    "Of the target as it is: eagle3, eagle, medusa, mtp, dflash, exit (a way from its middle layers to its head), "
+    "draft (a small model of some of its layers). With another target in the end: medusa2, layerskip."
 )
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -21,6 +21,8 @@ EXAMPLES = """
     outrider train eagle3 --target demo --data runs/data --out runs/eagle3 --dry-run
 
     outrider train eagle3 --target demo --data runs/data --out runs/eagle3
+
+    outrider train eagle --cell transformer:2x4 --target demo --data runs/data --out runs/eagle-small
 
     outrider generate --target demo --drafter eagle3:runs/eagle3 --chat "Name three rivers."
 
@@ -46,6 +48,9 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Optimiser steps, instead of epochs.")] = None,
     steps_ahead: Annotated[
         int | None, typer.Option(help="Tokens ahead that the head is trained for. [of the method]")
+    ] = None,
+    cell: Annotated[
+        str | None, typer.Option(help="eagle: target (a layer like its), transformer:LAYERSxHEADS, or gru. [target]")
     ] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included. [1024]")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches whose gradients make one step. [1]")] = None,
@@ -90,6 +95,7 @@ def train(
         "epochs": epochs,
         "steps": steps,
         "steps_ahead": steps_ahead,
+        "cell": cell,
         "batch_tokens": batch_tokens,
         "accumulate": accumulate,
         "longest": longest,

@@ -25,7 +25,7 @@ from ..train.generation import Job, Order, invent, write_answers
 from ..train.stored import LIMIT, Shards, Store, check_room
 from ..train.watching import Watching
 from .features import about
-from .settings import Settings
+from .settings import Settings, decoder_only
 from .showing import progress_bar, versions
 
 _INVENTED = 512  # tokens of an invented prompt in its template, for what states may take
@@ -89,6 +89,7 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     order = asked.order()
     texts = [found for spec in asked.prompts for found in read(spec, limit=asked.limit, offline=settings.offline)]
     llm = settings.load()
+    decoder_only(llm, "data")
     encoded = [(tuple(encode(llm.tokenizer, text.fitted(llm.tokenizer))), text.category) for text in texts]
     room = llm.target.context - asked.max_new_tokens
     fitting = [(ids, category) for ids, category in encoded if len(ids) <= room]

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import checkpoints
 from ..api import Outrider
-from ..checkpoints import TargetId
 from ..drafters import Drafter
 from ..drafters.none import NoDrafter
 from ..drafters.trained import identify
@@ -31,7 +30,7 @@ from ..stats import Stats
 from ..target import Target
 from ..train.answers import Answer, Source, read_answers, read_source
 from ..train.changing import PROMISE
-from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, teaches, usable
+from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, spare_token, teaches, usable
 from ..train.loop import Estimate, News, Options, Trainer, check_tracker
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.recipe import Material, Recipe
@@ -39,7 +38,7 @@ from ..train.saving import Progress as Run
 from ..train.stored import LIMIT
 from .features import KINDS, Keeping, about, stored
 from .keeper import Keeper
-from .settings import Settings
+from .settings import Settings, decoder_only
 from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
@@ -125,7 +124,7 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
         parts.append({name: chosen.pop(name) for name in names & chosen.keys()})
     unknown = chosen.keys() - own_options(method).keys()
     if unknown:
-        raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out of the file.")
+        raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out.")
     try:
         options = Options(**parts[0])
         check_tracker(options.tracker)
@@ -151,16 +150,18 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     """
     sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
+    decoder_only(llm, "train")
     target = identify(llm.target, settings.target)
-    data = _read(asked, sources, llm, target)
-    prompts = spread([one for _, found in data for one in found if one.held_out], asked.setup.measured_prompts)
+    data = [(path, answers_of(path, source, llm, target)) for source, path in zip(sources, asked.data, strict=True)]
+    every = [answer for _, found in data for answer in found]
+    prompts = spread([answer for answer in every if answer.held_out], asked.setup.measured_prompts)
     if not prompts:
         raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
-    answers = usable([answer for _, found in data for answer in found], asked.setup.longest)
+    answers = usable(every, asked.setup.longest)
     torch.manual_seed(asked.options.seed)  # first weights
     reduced = asked.setup.draft_vocab if recipe_class(asked.method).reduces else llm.target.vocabulary
     ids = draft_vocabulary(answers, reduced, llm.target.vocabulary, llm.target.eos)
-    recipe = make_recipe(asked.method, _material(settings, asked, llm, ids))
+    recipe = make_recipe(asked.method, _material(settings, asked, llm, ids, spare_token(every, llm.target.vocabulary)))
     made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
     folder = asked.out.with_name(asked.out.name + ".training")
     online = OnlineFeatures(llm.target, recipe.taps)
@@ -178,7 +179,7 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     keeper = Keeper(asked.out, recipe, ids, llm, settings.target, sources, len(answers), told, measured, held)
     with _bar(trainer.total, show and trainer.leads) as advance:
         progress = trainer.run(
-            lambda target, drafter: measure(llm, drafter, prompts, asked.setup, target), keeper.keep, advance
+            lambda target, drafter: measure(llm, drafter, prompts, asked.setup, target=target), keeper.keep, advance
         )
     if not trainer.leads:
         return {}
@@ -203,18 +204,19 @@ Data = list[tuple[Path, list[Answer]]]
 """Folders with their answers."""
 
 
-def _read(asked: Wanted, sources: Sequence[Source], llm: Outrider, target: TargetId) -> Data:
-    """The answers of each folder, once it is clear that they are this target's."""
-    found = []
-    for source, path in zip(sources, asked.data, strict=True):
-        source.target.check(target, path)
-        if source.template != checkpoints.template_hash(llm.tokenizer):
-            raise BadOption(
-                f"The prompts in {path} were written with another chat template than this target's: make the data "
-                "with this target, or load it with that tokenizer."
-            )
-        found.append((path, read_answers(path, llm.target.vocabulary)))
-    return found
+def answers_of(path: Path, source: Source, llm: Outrider, target: checkpoints.TargetId) -> list[Answer]:
+    """The answers of a folder, of this very target to prompts of its template.
+
+    Raises:
+        BadOption: they are not.
+    """
+    source.target.check(target, path)
+    if source.template != checkpoints.template_hash(llm.tokenizer):
+        raise BadOption(
+            f"The prompts in {path} were written with another chat template than this target's: make the data with "
+            "this target, or load it with that tokenizer."
+        )
+    return read_answers(path, llm.target.vocabulary)
 
 
 def _taught(data: Data, longest: int) -> Data:
@@ -237,7 +239,7 @@ def _stored_bytes(setup: Setup, recipe: Recipe, data: Data, target: Target) -> i
     return size * sum(len(answer.ids) for _, answers in _taught(data, setup.longest) for answer in answers)
 
 
-def _material(settings: Settings, asked: Wanted, llm: Outrider, ids: torch.Tensor) -> Material:
+def _material(settings: Settings, asked: Wanted, llm: Outrider, ids: torch.Tensor, spare: int) -> Material:
     """What the method starts from."""
 
     def model() -> Any:
@@ -247,14 +249,21 @@ def _material(settings: Settings, asked: Wanted, llm: Outrider, ids: torch.Tenso
     def loop(target: Target) -> Engine:
         return Engine(target, NoDrafter(), llm.verifier, lambda: Fixed(1))
 
-    return Material(llm.target, ids, asked.setup.steps_ahead, asked.own, model, loop)
+    return Material(llm.target, ids, asked.setup.steps_ahead, asked.own, spare, model, loop)
 
 
 def measure(
-    llm: Outrider, drafter: Drafter, prompts: Sequence[Answer], setup: Setup, target: Target | None = None
+    llm: Outrider,
+    drafter: Drafter,
+    prompts: Sequence[Answer],
+    setup: Setup,
+    depth: int = MEASURED_DEPTH,
+    nodes: int = 0,
+    target: Target | None = None,
 ) -> Stats:
-    """Real acceptance: chains of four, greedy, by the decode loop itself. The drafter may be for another target."""
-    engine = Engine(target or llm.target, drafter, llm.verifier, lambda: Fixed(MEASURED_DEPTH), llm.tokenizer)
+    """Real acceptance, greedily and by the decode loop itself: of chains, or of trees with so many nodes; with another
+    target than the loaded one, where the drafter is for that."""
+    engine = Engine(target or llm.target, drafter, llm.verifier, lambda: Fixed(depth, nodes), llm.tokenizer)
     rounds = []
     for first in range(0, len(prompts), _MEASURED_BATCH):
         part = prompts[first : first + _MEASURED_BATCH]

@@ -73,7 +73,7 @@ class DraftRecipe(Recipe):
         def loss(logits: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             return soft_loss(logits, ahead(batch.last, step)[counts], self._output)
 
-        return collect(iter([self.head.logits(batch.ids)]), batch, 1.0, loss, self.lead)
+        return collect(iter([self.head.logits(batch.ids)]), batch, 1.0, loss, lead=self.lead)
 
     def _gone_on(self, batch: Batch) -> Batch:
         """The same texts up to a place in their answers, and from there what the small model writes."""

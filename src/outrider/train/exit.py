@@ -49,7 +49,7 @@ class ExitRecipe(Recipe):
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             return soft_loss(head.logits(states), ahead(batch.last, step)[counts], head.output)
 
-        return collect(iter([head(batch.features)]), batch, 1.0, loss, self.lead)
+        return collect(iter([head(batch.features)]), batch, 1.0, loss, lead=self.lead)
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""

@@ -80,7 +80,7 @@ class LayerSkipRecipe(Changing):
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             return soft_loss(self._logits(states), batch.last[counts], self._output)
 
-        found = [collect(iter([part]), batch, 1.0, loss, self.lead) for part in states]
+        found = [collect(iter([part]), batch, 1.0, loss, lead=self.lead) for part in states]
         each, valid, agreed = (torch.cat([getattr(one, name) for one in found]) for name in Losses._fields[:3])
         weights = torch.tensor([1.0, self._weight, self._weight / 4], device=each.device)
         return Losses(each, valid, agreed, weights)

@@ -6,7 +6,7 @@ The target's layers change by low-rank matrices, and learn the old target's law 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import checkpoints, features
 from ..checkpoints import Checkpoint
 from ..drafters import Drafter
-from ..drafters.medusa import Medusa
+from ..drafters.medusa import Medusa, search_ranks
 from ..drafters.trained import borrowed
 from ..errors import BadOption
 from ..heads.base import DraftHead
@@ -25,7 +25,7 @@ from ..heads.whole import Whole, loosen
 from ..target import Target
 from .changing import Changing
 from .corpus import Batch
-from .medusa import DECAY, search_tree
+from .medusa import DECAY, NODES, accuracies
 from .recipe import Losses, Material, ahead, soft_loss
 from .unrolled import collect
 
@@ -102,7 +102,7 @@ class Medusa2Recipe(Changing):
                 return soft_loss(self._output(states), wanted, self._output)
             return soft_loss(heads.logits(states), wanted, heads.output)
 
-        found = collect(iter([states, *heads(states).unbind(-2)]), batch, DECAY, loss, self.lead)
+        found = collect(iter([states, *heads(states).unbind(-2)]), batch, DECAY, loss, lead=self.lead)
         weights = [1.0, *(self._weight * DECAY**step for step in range(heads.shape.heads))]
         return found._replace(weights=torch.tensor(weights, device=found.weights.device))
 
@@ -111,8 +111,10 @@ class Medusa2Recipe(Changing):
         """See `Recipe`: the static tree, by the new target's states, and how far that one is from the old."""
         batches = list(batches)
         heads = self.head.heads
-        pairs = [(batch, self.whole.states(batch.ids)) for batch in batches]
-        heads.shape = search_tree(heads, pairs, self._vocabulary)
+        own = [replace(batch, last=self.whole.states(batch.ids)) for batch in batches]
+        accuracy, seen = accuracies(heads, self._vocabulary, own)
+        if seen:
+            heads.shape = replace(heads.shape, ranks=search_ranks(accuracy, NODES))
         self.compare(batches, self._output)
 
     def drafter(self, target: Target) -> Drafter:
