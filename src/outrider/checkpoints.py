@@ -264,6 +264,7 @@ def card(manifest: Manifest, facts: Mapping[str, Any], use: Use | None = None) -
     """README.md: what the drafter is, how good it was when it was measured, and where it comes from."""
     target = manifest.target
     use = use or Use(f"{manifest.method} drafter for {target.name}", target.name, f"{manifest.method}:FOLDER")
+    seen = f"{', '.join(map(str, manifest.taps))} ({manifest.tap_convention})" if manifest.taps else "none: texts only"
     lines = [
         f"# {use.title}",
         "",
@@ -276,7 +277,7 @@ def card(manifest: Manifest, facts: Mapping[str, Any], use: Use | None = None) -
         "",
         "| fact | value |",
         "|---|---|",
-        f"| target layers it sees | {', '.join(map(str, manifest.taps))} ({manifest.tap_convention}) |",
+        f"| target layers it sees | {seen} |",
         f"| tokens it can draft | {manifest.draft_vocabulary} of {target.vocabulary} |",
         *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items()),
         "",

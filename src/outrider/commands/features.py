@@ -78,7 +78,8 @@ def stored(
         missing = list({key_of(answer.ids): answer for answer in store.missing(answers)}.values())
         size = store.about.token_bytes(features.width_of(target))
         every = {key_of(answer.ids): len(answer.ids) for answer in answers}
-        check_room(path, sum(every.values()) * size, keeping.limit)
+        lacking = sum(len(answer.ids) for answer in missing)
+        check_room(path, sum(every.values()) * size, keeping.limit, (sum(every.values()) - lacking) * size)
         processes.wait_for_everyone()
         own = missing[processes.process_index :: processes.num_processes]
         states = OnlineFeatures(target, store.about.layers)

@@ -70,6 +70,8 @@ class Setup:
     features_limit: float = LIMIT
 
     def __post_init__(self) -> None:
+        if not self.features_limit > 0:
+            raise BadOption("features_limit has to be above 0 GiB.")
         if self.features not in KINDS:
             raise BadOption(f"There are no features {self.features!r}: choose {' or '.join(KINDS)}.")
         if min(self.draft_vocab, self.longest, self.measured_prompts, self.measured_tokens) < 1 or self.steps_ahead < 0:

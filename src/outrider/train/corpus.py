@@ -149,7 +149,8 @@ class OnlineFeatures:
         """See `Features`."""
         cache: KVCache = self.target.new_cache(1, len(ids))
         hidden = prefill(self.target, list(ids), cache, taps=tuple({*self._taps, self._last}))
-        return side_by_side(hidden, self._taps).float(), hidden[self._last].float()
+        last = hidden[self._last].float()
+        return side_by_side(hidden, self._taps).float() if self._taps else last[:, :0], last
 
 
 def collate(answers: Sequence[Answer], states: Features, seed: int = 0) -> Batch:

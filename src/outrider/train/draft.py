@@ -48,7 +48,7 @@ class DraftRecipe(Recipe):
         super().__init__()
         target = material.target
         depth = features.depth_of(target)
-        self.taps = (depth,)
+        self.taps = ()  # texts are all that it sees
         if not 1 <= layers < depth:
             raise BadOption(f"layers is {layers}: a draft model of this target has from 1 to {depth - 1}.")
         if not 0 <= on_policy <= 1 or drawn < 1:

@@ -48,12 +48,13 @@ class LayerSkipRecipe(Changing):
         if not 0 <= dropout < 1 or weight <= 0:
             raise BadOption("dropout has to be a share below 1, and weight above 0.")
         target = material.target
-        self.taps = (exit_of(layered(target), exit_layer),)
+        self.taps, self._exit = (), exit_of(layered(target), exit_layer)
         self.head = self.whole = Whole(material.model())
         self._depth, self._weight, self._dropout = features.depth_of(target), weight, dropout
         self._output = features.output(target).float()  # the old target's
         self._cap = getattr(self.head.model.config.get_text_config(), "final_logit_softcapping", None)
         self._left_out: set[int] = set()
+        self._seen: dict[int, Tensor | None] = {}  # states after so many layers, of those that are wanted
         for index, layer in enumerate(layers_of(self.head.model)):
             layer.register_forward_hook(self._skipping(index))
 
@@ -64,18 +65,17 @@ class LayerSkipRecipe(Changing):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`; the steps are the last layer, the exit, and the drawn one."""
-        chance, (exit_,) = random.Random(batch.seed), self.taps
+        chance, exit_ = random.Random(batch.seed), self._exit
         drawn = chance.randrange(1, self._depth)
         span = self._depth - exit_
         rates = {layer: self._dropout * (2 ** ((layer - exit_ + 1) / span) - 1) for layer in range(exit_, self._depth)}
         self._left_out = {layer for layer, rate in rates.items() if chance.random() < rate}
-        model = self.head.model
+        self._seen = dict.fromkeys((exit_, drawn))
         try:
-            out = model.get_decoder()(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
+            last, norm = self.head.states(batch.ids), self.head.model.get_decoder().norm
+            states = [last, *(norm(self._seen[layer]) for layer in (exit_, drawn))]
         finally:
-            self._left_out = set()
-        norm = model.get_decoder().norm
-        states = [out.last_hidden_state, *(norm(out.hidden_states[layer]) for layer in (exit_, drawn))]
+            self._left_out, self._seen = set(), {}
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             return soft_loss(self._logits(states), batch.last[counts], self._output)
@@ -91,14 +91,15 @@ class LayerSkipRecipe(Changing):
 
     def _skipping(self, index: int) -> Callable[[Any, Any, Any], Any]:
         """What a layer gives: its input, where it is left out. It keeps a gradient of zeros, which several processes
-        need."""
+        need. What is wanted for the exits is kept."""
 
         def hook(module: Any, inputs: Any, output: Any) -> Any:
-            if index not in self._left_out:
-                return output
-            there = output[0] if isinstance(output, tuple) else output
-            kept = inputs[0] + 0.0 * there
-            return (kept, *output[1:]) if isinstance(output, tuple) else kept
+            states = output[0] if isinstance(output, tuple) else output
+            if index in self._left_out:
+                states = inputs[0] + 0.0 * states
+            if index + 1 in self._seen:
+                self._seen[index + 1] = states
+            return (states, *output[1:]) if isinstance(output, tuple) else states
 
         return hook
 
@@ -108,11 +109,11 @@ class LayerSkipRecipe(Changing):
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
-        return EarlyExit(layered(target), self.taps[0])
+        return EarlyExit(layered(target), self._exit)
 
     def use(self, out: str, target: str) -> tuple[str, str]:
         """See `Recipe`."""
-        return out, f"early_exit:{self.taps[0]}"
+        return out, f"early_exit:{self._exit}"
 
     def fill(self, work: Path, checkpoint: Checkpoint, card: str, tokenizer: Any) -> None:
         """See `Recipe`: the folder is the new target's."""

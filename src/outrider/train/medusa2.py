@@ -76,7 +76,8 @@ class Medusa2Recipe(Changing):
         target = material.target
         self.taps = (features.depth_of(target),)
         shape = MedusaShape(features.width_of(target), material.steps, layers, len(material.ids))
-        heads = MedusaHead(shape, features.output(target, material.ids).float())
+        self._reduced = features.output(target, material.ids).float()
+        heads = MedusaHead(shape, self._reduced)
         model = material.model()
         loosen(model, lora_rank)
         self.whole = Whole(model)
@@ -100,7 +101,7 @@ class Medusa2Recipe(Changing):
             wanted = ahead(batch.last, step)[counts]
             if step == 0:
                 return soft_loss(self._output(states), wanted, self._output)
-            return soft_loss(heads.logits(states), wanted, heads.output)
+            return soft_loss(heads.logits(states), wanted, self._reduced)
 
         found = collect(iter([states, *heads(states).unbind(-2)]), batch, DECAY, loss, lead=self.lead)
         weights = [1.0, *(self._weight * DECAY**step for step in range(heads.shape.heads))]

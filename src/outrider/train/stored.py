@@ -226,11 +226,17 @@ class StoredFeatures:
         raise KeyError(key)
 
 
-def check_room(path: Path, needed: int, limit: float) -> None:
-    """That so many bytes of states may and can be written.
+def check_room(path: Path, needed: int, limit: float, there: int = 0) -> None:
+    """That so many bytes of states may and can be kept.
+
+    Args:
+        path: where, on the disk.
+        needed: bytes.
+        limit: GiB that they may be.
+        there: bytes of them that are there already.
 
     Raises:
-        BadOption: they are more than the limit in GiB, or than the disk has.
+        BadOption: they are more than the limit, or than the disk has room for.
     """
     if needed > limit * GIB:
         raise BadOption(
@@ -238,10 +244,10 @@ def check_room(path: Path, needed: int, limit: float) -> None:
             "--features online."
         )
     free = shutil.disk_usage(path).free
-    if needed > free:
+    if needed - there > free:
         raise BadOption(
-            f"The states would take {needed / GIB:.1f} GiB and the disk of {path} has {free / GIB:.1f} left: make "
-            "room, or take --features online."
+            f"The states would take {(needed - there) / GIB:.1f} GiB more and the disk of {path} has {free / GIB:.1f} "
+            "left: make room, or take --features online."
         )
 
 
