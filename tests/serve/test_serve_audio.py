@@ -94,9 +94,8 @@ def test_a_stream(client: openai.OpenAI, talk: Path, expected: Transcript) -> No
 def test_a_translation_and_a_prediction(client: openai.OpenAI, llm: outrider.Outrider, talk: Path) -> None:
     """The other task; a first pass as prediction changes nothing but speed."""
     wanted = llm.generate(audio=str(talk), task="translate")
-    with talk.open("rb") as file:
-        with pytest.warns(DeprecationWarning):  # OpenAI's client would have other models used
-            answer = client.audio.translations.create(model=NAME, file=file)
+    with talk.open("rb") as file, pytest.warns(DeprecationWarning):  # OpenAI's client would have other models used
+        answer = client.audio.translations.create(model=NAME, file=file)
     assert answer.text == wanted.text.strip()
     with talk.open("rb") as file:
         told = client.audio.transcriptions.create(
