@@ -18,6 +18,7 @@ from pages import DOCS, PAGES, REPOSITORY, Reader
 
 from outrider import cli, loading
 from outrider.drafters import DRAFTERS
+from outrider.measure import machine
 from outrider.train.methods import METHODS
 from outrider.verify import VERIFIERS
 
@@ -64,7 +65,8 @@ def reader(
 
 @pytest.mark.parametrize("page", WITH_BLOCKS)
 def test_a_page(page: str, reader: Reader, world: Path, demo_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On tiny models, the one called "demo" among them; their tokenizer is read once."""
+    """On tiny models, the one called "demo" among them; their tokenizer is read once, and no memory is copied."""
+    monkeypatch.setattr(machine, "bandwidth", lambda device, repeats=1: 1e10)
     monkeypatch.setattr(loading, "demo_folder", lambda: world / "my-model")
     monkeypatch.setattr(loading.Loader, "_read_tokenizer", lambda self, name, folder: demo_tokenizer)
     reader.follow(page)

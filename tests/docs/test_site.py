@@ -36,6 +36,14 @@ def test_it_builds(tmp_path: Path) -> None:
     assert "doc-heading" in (tmp_path / "site" / "reference" / "library" / "index.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_from_outside_of_the_site(name: str) -> None:
+    """Links and file names in the pages that the site's own check does not see."""
+    text = (pages.REPOSITORY / name).read_text()
+    named = re.findall(r"\]\((?!https?:)([^)#]+)", text) + re.findall(r"`((?:docs|tests|bench)/[\w./-]+)`", text)
+    assert [path for path in named if not (pages.REPOSITORY / path).exists()] == []
+
+
 def test_completion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/commands.md: a shell asks what comes after `outrider do`."""
     monkeypatch.setenv("_OUTRIDER_COMPLETE", "complete_bash")
