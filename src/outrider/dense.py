@@ -5,8 +5,8 @@ norms behind the blocks, windows, soft caps. All are plain data here. Query, key
 another; grouped heads are not repeated; nothing is rebuilt per layer. A configuration with anything else in it is not
 recognised, and the model keeps Transformers' own modules.
 
-A token's logits do not depend on what shares its pass: linears pad to a least width (`linear.py`), and everything else
-works node by node in an order of its own (`native.py`).
+A token's logits do not depend on what shares its pass: a linear computes each row as if it were alone (`linear.py`),
+and everything else works node by node in an order of its own (`native/`).
 """
 
 from __future__ import annotations

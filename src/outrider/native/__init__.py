@@ -122,6 +122,7 @@ def norm(x: Tensor, weight: Tensor, eps: float, *, add: Tensor | None = None) ->
     Args:
         x, add: [N, D] contiguous.
         weight: [D] float32.
+        eps: added to the mean square before its root is taken.
     """
     out = torch.empty_like(x)
     delta = None if add is None else add.data_ptr()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..errors import first_line
 from ..folders import cache_folder
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp")
@@ -72,9 +73,9 @@ def _library() -> tuple[Any, str]:
 
 
 def _told(error: Exception) -> str:
-    """What a compiler said first, or else the error's own first line."""
-    said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip() or str(error)
-    return said.splitlines()[0] if said else type(error).__name__
+    """What a compiler said first, or else the error itself."""
+    said: bytes = getattr(error, "stderr", None) or b""
+    return next(iter(said.decode(errors="replace").strip().splitlines()), first_line(error))
 
 
 def _digest(command: Sequence[str]) -> str:
