@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .base import initialise, normed_apart
+from .base import Norm, initialise, normed_apart
 from .blocks import Attend, Attends, Attention, BlockShape, Mlp
 from .recurrent import RecurrentHead
 
@@ -39,10 +39,10 @@ class Eagle3Shape:
 class _Layer(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.width, shape.eps)
-        self.hidden_norm = nn.RMSNorm(shape.width, shape.eps)
+        self.input_layernorm = Norm(shape.width, shape.eps)
+        self.hidden_norm = Norm(shape.width, shape.eps)
         self.self_attn = Attention(shape, 2 * shape.width)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.mlp = Mlp(shape)
 
     def forward(self, embedded: Tensor, states: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -65,9 +65,9 @@ class Eagle3Head(RecurrentHead):
         self.shape = shape
         self.fc = nn.Linear(shape.taps * width, width, bias=False)
         if shape.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps) for _ in range(shape.taps))
+            self.fc_norm = nn.ModuleList(Norm(width, eps) for _ in range(shape.taps))
         self.layers = nn.ModuleList([_Layer(shape.block)])
-        self.norm = nn.RMSNorm(width, eps)
+        self.norm = Norm(width, eps)
         self.lm_head = nn.Linear(width, shape.vocabulary, bias=False)
         initialise(self, width)
 
