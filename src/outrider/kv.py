@@ -3,6 +3,9 @@
 Committed length is the only source of positions and masks: whatever lies behind it, rejected drafts or padding, is
 overwritten later and never looked at. Window layers keep all their keys; the mask alone makes the window.
 
+What an encoder made of a row's source belongs to the row too. It is written once and stays as it is, whatever happens
+to drafts: keeping and cropping are about the tokens alone.
+
 Requests sit on rows (`Seat`). When some leave and others come, those that stay are not moved: newcomers take the rows
 that were left, so that a server's batch is not copied whenever one of its requests ends.
 """
@@ -17,7 +20,29 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from .types import Source
+
 BLOCK = 512  # slots; storage grows by whole blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What an encoder made of one row's source, and what the decoder's layers read of it.
+
+    Attributes:
+        source: what was encoded.
+        states: [S, D], the encoder's last states.
+        layers: layer -> keys and values of its cross-attention, [1, heads, S, size] each.
+    """
+
+    source: Source
+    states: Tensor
+    layers: dict[int, tuple[Tensor, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return self.states.nbytes + sum(tensor.nbytes for pair in self.layers.values() for tensor in pair)
 
 
 class KVCache:
@@ -26,11 +51,13 @@ class KVCache:
     Attributes:
         lengths: committed tokens per row, on the host so that no round waits for a device.
         capacity: slots per row that are allocated.
+        encoded: per row what its encoder made of its source; None for targets without an encoder.
         seats: who sits here, as long as anyone knows them.
     """
 
     def __init__(self, rows: int = 1, capacity: int = BLOCK) -> None:
         self.lengths = [0] * rows
+        self.encoded: list[Encoded | None] = [None] * rows
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self.seats: WeakSet[Seat] = WeakSet()
         self._room = rows
@@ -45,7 +72,8 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(tensor.nbytes for pair in self._whole.values() for tensor in pair)
+        sources = sum(encoded.nbytes for encoded in self.encoded if encoded is not None)
+        return sources + sum(tensor.nbytes for pair in self._whole.values() for tensor in pair)
 
     def reserve(self, width: int) -> None:
         """Make room for `width` more slots behind every row's committed ones."""
@@ -153,6 +181,7 @@ class KVCache:
         new = cls(len(parts), room)
         new._room += spare
         new.lengths = taken
+        new.encoded = [cache.encoded[row] for cache, row in parts]
         likes = {layer: pair for cache, _ in parts for layer, pair in cache._layers.items()}
         for layer, like in likes.items():  # not of the first part: after a prompt of one token it is still empty
             new.storage(layer, like[0].shape[1], (like[0].shape[3], like[1].shape[3]), like[0])
@@ -174,7 +203,7 @@ class KVCache:
         known = {id(seat) for seat in seats}
         if not (self._whole and fits) or left & moving.keys() or any(id(other) not in known for other in self.seats):
             return False
-        self.lengths = [seat.length for seat in seats]
+        self.lengths, self.encoded = [seat.length for seat in seats], [seat.encoded for seat in seats]
         for layer, whole in self._whole.items():
             self._lay(layer, whole)
             for place, seat in moving.items():
@@ -201,6 +230,11 @@ class Seat:
     def length(self) -> int:
         """Tokens committed in this row."""
         return self.cache.lengths[self.row]
+
+    @property
+    def encoded(self) -> Encoded | None:
+        """What an encoder made of the row's source."""
+        return self.cache.encoded[self.row]
 
     def move(self, cache: KVCache, row: int) -> None:
         """Sit there from now on."""
