@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .api import Output, Outrider, Piece, load
     from .config import load_config
+    from .drop_in import generate_with
     from .errors import OutriderError, UsageError
     from .sampling import Sampling
     from .stats import Stats
@@ -26,6 +27,7 @@ _HOMES = {
     "Piece": "api",
     "load": "api",
     "load_config": "config",
+    "generate_with": "drop_in",
     "OutriderError": "errors",
     "UsageError": "errors",
     "Sampling": "sampling",
@@ -50,6 +52,7 @@ __all__ = [
     "Stats",
     "Tree",
     "UsageError",
+    "generate_with",
     "load",
     "load_config",
 ]

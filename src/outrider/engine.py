@@ -15,7 +15,7 @@ from time import perf_counter
 
 from .drafters import Drafter
 from .errors import BadOption, NoProgress
-from .kv import KVCache, Seat, gather
+from .kv import KVCache, Seat, arranged, gather
 from .layers import verification
 from .noise import SeededNoise
 from .policy import Policy
@@ -181,6 +181,7 @@ class Engine:
         Rows share a drafter's work, so all are asked for together. If that fails, each is asked for alone, in a cache
         of its own, to learn whose fault it was; a drafter may be asked again before anything is committed.
         """
+        self._batch = [self._batch[which] for which in arranged([seat for _, seat in self._batch])]
         cache, rows = self._gathered(), self.active
         lengths = list(cache.lengths)
         try:

@@ -59,6 +59,13 @@ def default_taps(depth: int) -> tuple[int, ...]:
     return tuple(sorted(chosen if len(chosen) == 3 and min(chosen) >= 0 else {depth // 4, depth // 2, 3 * depth // 4}))
 
 
+def spread_taps(depth: int, count: int = 5) -> tuple[int, ...]:
+    """DFlash's choice: so many layers' outputs, evenly from the second to the last but two; fewer where there are not
+    so many layers."""
+    first, last = min(2, depth), max(1, depth - 2)
+    return tuple(sorted({round(first + place * (last - first) / (count - 1)) for place in range(count)}))
+
+
 def side_by_side(hidden: Mapping[int, Tensor], taps: Sequence[int]) -> Tensor:
     """[N, D] of each tapped layer -> [N, n * D], in the order of the taps."""
     return torch.cat([hidden[tap] for tap in taps], -1)

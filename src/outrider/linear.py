@@ -168,7 +168,12 @@ def pack_linears(module: nn.Module) -> None:
 
 
 def _is_linear(module: Any) -> bool:
-    return type(module) is nn.Linear or type(module).__name__ == "Conv1D"
+    return (type(module) is nn.Linear or type(module).__name__ == "Conv1D") and not is_wrapped(module)
+
+
+def is_wrapped(module: nn.Module) -> bool:
+    """Whether calling a module does more than its class says: somebody has hooked it, or replaced its `forward`."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def _weight_of(module: Any) -> Tensor:

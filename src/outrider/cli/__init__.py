@@ -20,6 +20,7 @@ from . import (
     costs,
     data,
     demo,
+    deploy,
     explain,
     export,
     generate,
@@ -28,6 +29,7 @@ from . import (
     serve,
     simulate,
     train,
+    tree,
     tune,
 )
 
@@ -54,6 +56,8 @@ for command in (
     train.train,
     export.export,
     import_.import_,
+    deploy.deploy,
+    tree.tree,
     serve.serve,
 ):
     app.command(command.__name__.rstrip("_"), epilog=sys.modules[command.__module__].EXAMPLES)(command)

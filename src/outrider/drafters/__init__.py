@@ -8,6 +8,7 @@ import importlib.util
 from ..errors import BadOption
 from .base import Drafter, Setting
 from .cascade import Cascade
+from .dflash import DFlash
 from .eagle import Eagle
 from .eagle3 import Eagle3
 from .early_exit import EarlyExit
@@ -36,9 +37,15 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "medusa": Medusa,
     "eagle": Eagle,
     "eagle3": Eagle3,
+    "dflash": DFlash,
     "cascade": Cascade,
 }
-TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa]] = {"medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa] | type[DFlash]] = {
+    "medusa": Medusa,
+    "eagle": Eagle,
+    "eagle3": Eagle3,
+    "dflash": DFlash,
+}
 """Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 

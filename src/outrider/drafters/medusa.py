@@ -6,6 +6,7 @@ A chain is drawn from one head after the other. A tree has a fixed shape, found 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ class _State:
 class Medusa(Drafter):
     """Drafts with Medusa heads, no deeper than there are heads.
 
+    Attributes:
+        head: the heads.
+
     Args:
         head: in evaluation mode.
         parts: the target's; the embedding is not used.
@@ -44,7 +48,7 @@ class Medusa(Drafter):
     makes_trees = True
 
     def __init__(self, head: MedusaHead, parts: Borrowed, last: int, ids: Tensor | None, spec: str) -> None:
-        self._head, self._parts, self.taps, self.spec = head, parts, (last,), spec
+        self.head, self._parts, self.taps, self.spec = head, parts, (last,), spec
         self._device, self._dtype = parts.device, parts.dtype
         self._ids = None if ids is None else ids.to(self._device)
         self._ranks = head.shape.ranks or default_ranks(head.shape.heads)
@@ -74,6 +78,12 @@ class Medusa(Drafter):
         drafter.note = opened.note
         return drafter
 
+    def shaped(self, ranks: tuple[tuple[int, ...], ...]) -> Medusa:
+        """The same heads with another static tree; see `MedusaShape.ranks`."""
+        other = copy.copy(self)
+        other._ranks = ranks
+        return other
+
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`."""
         newest = hidden[self.taps[0]][-1] if len(prompt) > 1 else None
@@ -97,7 +107,7 @@ class Medusa(Drafter):
         if not asked:
             return drafts
         newest = torch.stack([state.newest for state in (states[row] for row in asked) if state.newest is not None])
-        logits = self._head.logits(self._head(newest.to(self._device, self._dtype)))
+        logits = self.head.logits(self.head(newest.to(self._device, self._dtype)))
         for row, of_heads in zip(asked, logits, strict=True):
             wide = budgets[row].nodes > budgets[row].depth
             depth = min(budgets[row].depth, len(of_heads))

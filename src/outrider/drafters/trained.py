@@ -22,6 +22,7 @@ from ..target import Target
 from .base import Setting
 from .recurrent import Borrowed
 
+SHIPPED = Path(__file__).parent.parent / "data" / "drafters"  # for the demo model, a folder for each method
 Shape = TypeVar("Shape")
 _PART = 4096  # rows of an embedding that are compared at a time
 
@@ -79,15 +80,16 @@ class Opened:
 
 
 def open_folder(method: str, argument: str, setting: Setting) -> Opened:
-    """The folder behind the colon of a drafter's spec.
+    """The folder behind the colon of a drafter's spec; the one that comes with Outrider where none is named.
 
     Raises:
-        BadOption: none is named, or it was trained for another target or template.
+        BadOption: none is named and none of this method comes along, or it was trained for another target or template.
         ModelNotFound: it holds no such drafter.
     """
-    if not argument:
+    folder = Path(argument).expanduser() if argument else SHIPPED / method
+    if not argument and not folder.is_dir():
         raise BadOption(f"The drafter {method!r} needs the folder of a trained one: write {method}:FOLDER.")
-    folder, name = Path(argument).expanduser(), str(setting.folder or "in memory")
+    name = str(setting.folder or "in memory")
     if is_published(folder):
         return open_published(method, folder, setting, name)
     checkpoint = read(folder, method)

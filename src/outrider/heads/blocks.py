@@ -20,6 +20,9 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [rows, H, N, size], keys and values [rows, KH, N, size] of new nodes -> what they attend to,
 [rows, N, H, size]; the scale is size ** -0.5."""
 
+Attends = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""`Attend` for a head of several layers: told first which of them asks."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
@@ -60,22 +63,33 @@ class Attention(nn.Module):
     Args:
         shape: of the layer.
         inputs: width of what comes in.
+        normed: norm queries and keys, head by head (Qwen 3).
     """
 
-    def __init__(self, shape: BlockShape, inputs: int) -> None:
+    def __init__(self, shape: BlockShape, inputs: int, *, normed: bool = False) -> None:
         super().__init__()
         self._shape = shape
         self.q_proj = nn.Linear(inputs, shape.heads * shape.head_size, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=shape.qkv_bias)
         self.v_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=shape.qkv_bias)
         self.o_proj = nn.Linear(shape.heads * shape.head_size, shape.width, bias=False)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(shape.head_size, shape.eps) if normed else nn.Identity() for _ in range(2)
+        )
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """[rows, N, inputs] at positions [rows, N] -> [rows, N, D]"""
         turns = _turns(positions, self._shape, x.dtype)
-        query, key = (_turned(self._heads(part(x)), turns) for part in (self.q_proj, self.k_proj))
-        mixed: Tensor = self.o_proj(attend(query, key, self._heads(self.v_proj(x))).flatten(2))
+        query = _turned(self.q_norm(self._heads(self.q_proj(x))), turns)
+        mixed: Tensor = self.o_proj(attend(query, *self._keys(x, turns)).flatten(2))
         return mixed
+
+    def keys(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values alone: [rows, N, inputs] at positions [rows, N] -> [rows, KH, N, size] each"""
+        return self._keys(x, _turns(positions, self._shape, x.dtype))
+
+    def _keys(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return _turned(self.k_norm(self._heads(self.k_proj(x))), turns), self._heads(self.v_proj(x))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], -1, self._shape.head_size).transpose(1, 2)

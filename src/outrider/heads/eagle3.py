@@ -8,12 +8,13 @@ the speculators format.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from .base import initialise
-from .blocks import Attend, Attention, BlockShape, Mlp
+from .base import initialise, normed_apart
+from .blocks import Attend, Attends, Attention, BlockShape, Mlp
 from .recurrent import RecurrentHead
 
 
@@ -100,14 +101,13 @@ class Eagle3Head(RecurrentHead):
         if self.shape.norm_before_fc:
             features = self.input_norm(features)
         if self.shape.fc_norm:
-            parts = features.chunk(self.shape.taps, -1)
-            features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+            features = normed_apart(features, self.fc_norm, self.shape.taps)
         fused: Tensor = self.fc(features)
         return fused
 
-    def forward(self, embedded: Tensor, states: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, embedded: Tensor, states: Tensor, positions: Tensor, attend: Attends) -> Tensor:
         """See `RecurrentHead`."""
-        states = self.layers[0](embedded, states, positions, attend)
+        states = self.layers[0](embedded, states, positions, partial(attend, 0))
         return self.norm(states) if self.shape.norm_output else states
 
     def logits(self, states: Tensor) -> Tensor:
