@@ -159,6 +159,16 @@ def read(folder: Path, method: str) -> Checkpoint:
     return Checkpoint(manifest, tensors, _ids(tensors, manifest, folder))
 
 
+def is_drafter(folder: Path) -> bool:
+    """Whether a folder holds a drafter of `outrider train`, of whatever method and format, rather than a model."""
+    config = folder / CONFIG
+    try:
+        found = json.loads(config.read_text(encoding="utf-8")) if config.stat().st_size <= _LARGEST_CONFIG else None
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"format", "method", "target"} <= found.keys()
+
+
 def _ids(tensors: dict[str, Tensor], manifest: Manifest, folder: Path) -> Tensor:
     """Take the vocabulary map out of the weights."""
     offsets, reach = tensors.pop("d2t", None), tensors.pop("t2d", None)

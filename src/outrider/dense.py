@@ -17,17 +17,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from . import native
 from .kv import KVCache
-from .linear import FastLinear, NativeLinear, RowsOf, can_pack, fused
+from .linear import FastLinear, NativeLinear, RowsOf, can_pack, fused, is_wrapped
 from .target import TransformersTarget
 from .types import Scores, Tree
 
 _FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"}
 _EMBEDDINGS = {"Embedding", "Gemma2TextScaledWordEmbedding", "Gemma3TextScaledWordEmbedding"}
+_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 _HARMLESS = {  # options that a family's configuration class does not list and that change no arithmetic
     "_name_or_path", "_model_name_or_path", "architectures", "dtype", "head_dim", "layer_types", "torch_dtype",
     "transformers_version", "unk_token_id",
@@ -80,7 +81,14 @@ def recognises(target: TransformersTarget) -> bool:
         and getattr(config, "pretraining_tp", 1) in (None, 1)
         and not getattr(config, "use_bidirectional_attention", False)
         and type(target.model.get_input_embeddings()).__name__ in _EMBEDDINGS
+        and _as_written(target.model)
     )
+
+
+def _as_written(model: Any) -> bool:
+    """Whether a model's modules are those of its class: no adapters or quantised linears in their places, no hooks."""
+    linears = [getattr(block, name) for block in model.modules() for name in _LINEARS if hasattr(block, name)]
+    return all(type(linear) is nn.Linear for linear in linears) and not any(map(is_wrapped, model.modules()))
 
 
 def _head_size(config: Any) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,13 @@ def default_taps(depth: int) -> tuple[int, ...]:
     return tuple(sorted(chosen if len(chosen) == 3 and min(chosen) >= 0 else {depth // 4, depth // 2, 3 * depth // 4}))
 
 
+def spread_taps(depth: int, count: int = 5) -> tuple[int, ...]:
+    """DFlash's choice: so many layers' outputs, evenly from the second to the last but two; fewer where there are not
+    so many layers."""
+    first, last = min(2, depth), max(1, depth - 2)
+    return tuple(sorted({round(first + place * (last - first) / (count - 1)) for place in range(count)}))
+
+
 def side_by_side(hidden: Mapping[int, Tensor], taps: Sequence[int]) -> Tensor:
     """[N, D] of each tapped layer -> [N, n * D], in the order of the taps."""
     return torch.cat([hidden[tap] for tap in taps], -1)
@@ -85,6 +93,15 @@ def embedding(target: Target) -> Embed:
             "drafter can use: choose another drafter."
         )
     return embed
+
+
+def scales_embeddings(config: Any) -> bool:
+    """Whether a model of this configuration multiplies its embeddings (Gemma, Granite, MiniCPM), so that what enters
+    its first layer is not a row of its table."""
+    factors = (getattr(config, name, 1) for name in ("embedding_multiplier", "scale_emb"))
+    return str(getattr(config, "model_type", "")).startswith("gemma") or any(
+        factor not in (1, None) for factor in factors
+    )
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from loaded import read_model
 import outrider
 from outrider import Sampling, features
 from outrider.commands.train import Setup, measure, run, wanted
-from outrider.drafters import make_drafter
+from outrider.drafters import DRAFTERS, make_drafter
 from outrider.errors import BadOption, TrainingStopped, UsageError
 from outrider.loading import Loader
 from outrider.train.answers import read_answers
@@ -27,14 +27,27 @@ from outrider.train.methods import METHODS, make_recipe
 from outrider.train.recipe import Material, Recipe
 from outrider.types import Tree
 
-EVERY = sorted(METHODS)
+VARIANTS = {"eagle gru": {"cell": "gru"}, "eagle 2x4": {"cell": "transformer:2x4"}}  # a method, and its options
+EVERY = [*sorted(METHODS), *VARIANTS]
 VOCABULARY = 60  # of the tiny targets' hundred
-QUIET: dict[str, dict[str, Any]] = {"eagle": {"noise": 0.0}}  # what a method draws at random is left out
+QUIET: dict[str, dict[str, Any]] = {  # what a method draws at random is left out
+    "eagle": {"noise": 0.0},
+    "dflash": {"anchors": 1000},
+}
 
 HEARTY: dict[str, dict[str, Any]] = {
     "eagle": {"noise": 0.0, "matching": 1.0},
     "medusa": {"layers": 2},
+    "dflash": {"anchors": 1000},
 }  # to learn fast
+
+
+AT_ONCE = ("medusa", "dflash")  # their laws come together, whatever has been drawn
+
+
+def options_of(method: str, more: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The options of a method or a variant of one."""
+    return more.get(method.split()[0], {}) | VARIANTS.get(method, {})
 
 
 def target(name: str = "llama", *, fast: bool = False) -> Any:
@@ -45,8 +58,9 @@ def target(name: str = "llama", *, fast: bool = False) -> Any:
 def recipe_for(method: str, llm: Any, size: int = VOCABULARY, steps: int | None = None) -> Recipe:
     """A method at work on a tiny target."""
     torch.manual_seed(4)
-    steps = METHODS[method].steps if steps is None else steps
-    found = make_recipe(method, Material(llm.target, torch.arange(size) + (100 - size), steps, QUIET.get(method, {})))
+    name, options = method.split()[0], options_of(method, QUIET)
+    steps = METHODS[name].steps if steps is None else steps
+    found = make_recipe(name, Material(llm.target, torch.arange(size) + (100 - size), steps, options))
     for parameter in found.head.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -68,7 +82,12 @@ def batch_of(llm: Any, recipe: Recipe, *lengths: int) -> Batch:
 def test_training_sees_what_drafting_sees(method: str, family: str) -> None:
     """The head's law over a text in training is its law when it drafts there, step by step."""
     llm = target(family)
-    recipe = recipe_for(method, llm)
+    follow(recipe_for(method, llm), llm)
+
+
+def follow(recipe: Recipe, llm: Any) -> None:
+    """Compare the laws that a recipe computes over two texts with those that its drafter meets there."""
+    method = recipe.method
     seen: list[torch.Tensor] = []
     logits = recipe.head.logits
     recipe.head.logits = lambda states: seen.append(logits(states)) or seen[-1]
@@ -78,6 +97,8 @@ def test_training_sees_what_drafting_sees(method: str, family: str) -> None:
     counted = [batch.answer.roll(-(2 + step), 1) for step in range(len(trained))]
     for step, (laws, valid) in enumerate(zip(trained, counted, strict=True)):
         valid[:, -(2 + step) :] = False
+        if method == "dflash":  # a block begins where the target wrote what follows its first token
+            valid &= counted[0]
         for place, (row, slot) in enumerate(valid.nonzero().tolist()):
             text = batch.ids[row, : slot + 2].tolist()
             tree = Tree.chain(text[:-1])
@@ -88,7 +109,8 @@ def test_training_sees_what_drafting_sees(method: str, family: str) -> None:
             draft_along(drafter, state, told)
             met = seen[-1].reshape(-1, laws.shape[-1])
             ours = laws.reshape(len(valid.nonzero()), -1, laws.shape[-1])[place]
-            assert torch.allclose(met[step if method == "medusa" else -1], ours[-1], atol=1e-4), (step, row, slot)
+            away = (met[step if method in AT_ONCE else -1] - ours[-1]).abs().max()
+            assert away < 1e-4 * max(1.0, float(ours[-1].abs().max())), (step, row, slot, away)
 
 
 def draft_along(drafter: Any, state: Any, told: list[int]) -> None:
@@ -167,7 +189,8 @@ def asked(method: str, tiny: tuple[Path, Path], out: Path, *, fast: bool = False
 
     settings = Settings(str(tiny[0]), "none", "match", None, "float32", "cpu", True, False, fast)
     usual = {"draft_vocab": VOCABULARY, "batch_tokens": 64, "steps": 6, "evaluate_every": 3, "measured_tokens": 12}
-    return settings, wanted(method, [tiny[1]], out, None, {**usual, **given})
+    wishes = {**usual, **VARIANTS.get(method, {}), **given}
+    return settings, wanted(method.split()[0], [tiny[1]], out, None, wishes)
 
 
 @pytest.mark.parametrize("method", EVERY)
@@ -183,7 +206,7 @@ def test_overfitting_is_accepted(method: str, tmp_path: Path) -> None:
     file = tmp_path / "data" / "answers.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in [*every, *known]))
     given = {"steps": 90, "lr": 1e-2, "batch_tokens": 512, "evaluate_every": 90, "measured_tokens": 20}
-    options = {"draft_vocab": 100, "steps_ahead": 4, **given, **HEARTY.get(method, {})}
+    options = {"draft_vocab": 100, "steps_ahead": 4, **given, **options_of(method, HEARTY)}
     document = run(
         *asked(method, (tmp_path / "target", tmp_path / "data"), tmp_path / "out", fast=True, **options),
         dry=False,
@@ -224,10 +247,17 @@ def test_an_interrupted_run_equals_another(method: str, tiny: tuple[Path, Path],
 @pytest.mark.parametrize("method", EVERY)
 def test_a_trained_drafter_changes_no_token(method: str, policy: str, tiny: tuple[Path, Path], tmp_path: Path) -> None:
     """Loaded from its folder: greedily and with a seed, alone and in a batch, the tokens of plain decoding."""
+    if policy == "fixed:3,7" and not DRAFTERS[method.split()[0]].makes_trees:
+        pytest.skip("it makes chains")
     run(*asked(method, tiny, tmp_path / "out"), dry=False, show=False)
     for fast in (False, True):
         llm = outrider.load(
-            str(tiny[0]), f"{method}:{tmp_path / 'out'}", policy=policy, dtype="float32", offline=True, fast=fast
+            str(tiny[0]),
+            f"{method.split()[0]}:{tmp_path / 'out'}",
+            policy=policy,
+            dtype="float32",
+            offline=True,
+            fast=fast,
         )
         plain = llm.using("none", policy="fixed:1")
         prompts = families.prompts(9, 1, 20, 2)
@@ -245,7 +275,9 @@ def test_what_is_loaded_is_what_was_kept(method: str, tiny: tuple[Path, Path], t
     settings, wish = asked(method, tiny, tmp_path / "out", steps=3)
     document = run(settings, wish, dry=False, show=False)
     llm = settings.load()
-    drafter = make_drafter(f"{method}:{tmp_path / 'out'}", outrider.drafters.Setting(llm.target, llm.tokenizer, None))
+    drafter = make_drafter(
+        f"{method.split()[0]}:{tmp_path / 'out'}", outrider.drafters.Setting(llm.target, llm.tokenizer, None)
+    )
     held = [answer for answer in read_answers(tiny[1], 100) if answer.held_out]
     stats = measure(llm, drafter, held, Setup(measured_tokens=12))
     (kept,) = [point for point in document["curve"] if point["step"] == document["best_step"]]
@@ -417,3 +449,37 @@ def test_a_target_that_hides_its_parts() -> None:
     loaded = Loader(fast=False).wrap(families.make("llama"), None)
     with pytest.raises(UsageError, match="leave out what makes it so"):
         features.embedding(CompiledTarget(loaded.target, backend="eager"))
+
+
+@pytest.mark.parametrize("method", ["eagle", *VARIANTS])
+def test_cells_are_what_they_are_called(method: str) -> None:
+    """Layers, heads and gates; several steps are unrolled through each of them as they are drafted."""
+    llm = target()
+    recipe = recipe_for(method, llm, steps=3)
+    names = set(recipe.head.trained())
+    sizes = {"eagle": (1, 4, 2), "eagle 2x4": (2, 4, 4)}.get(method)
+    if sizes is None:
+        assert {name.split(".")[0] for name in names} == {"gru"}
+    else:
+        layers, heads, grouped = sizes
+        assert {name.split(".")[1] for name in names if name.startswith("layers")} == set(map(str, range(layers)))
+        assert recipe.head.shape.block.heads == heads and recipe.head.shape.block.kv_heads == grouped
+        assert ("layers.1.input_layernorm.weight" in names) == (layers > 1)
+        assert "layers.0.input_layernorm.weight" not in names
+    follow(recipe, llm)
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("lstm", "There is no cell 'lstm': write target, gru, or transformer:LAYERSxHEADS"),
+        ("transformer:0x4", "There is no cell"),
+        ("transformer:2x5", "States of width 32 do not fall into 5 heads of even size"),
+        ("transformer:2x32", "States of width 32 do not fall into 32 heads"),
+    ],
+)
+def test_cells_that_do_not_exist(cell: str, says: str) -> None:
+    """Are refused with what to write."""
+    llm = target()
+    with pytest.raises(BadOption, match=says):
+        make_recipe("eagle", Material(llm.target, torch.arange(100), 1, {"cell": cell}))

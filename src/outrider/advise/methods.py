@@ -14,7 +14,7 @@ from .shape import Shape
 TENTH = 10  # an independent draft model should be at least an order of magnitude smaller (Hugging Face)
 HEADS = 4  # of Medusa
 DRAFT_VOCABULARY = 8192  # tokens that a trained head drafts, unless more are asked for
-_DFLASH_LAYERS, _DFLASH_TAPS, _EAGLE3_TAPS = 5, 5, 3
+_DFLASH_LAYERS, _DFLASH_TAPS, _EAGLE3_TAPS = 3, 5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _eagle3(scene: Scene) -> float:
 
 def _dflash(scene: Scene) -> float:
     target = scene.target
-    weights = _DFLASH_TAPS * target.width**2 + _DFLASH_LAYERS * target.layer
+    weights = _DFLASH_TAPS * target.width**2 + _DFLASH_LAYERS * target.layer + _output(scene)
     return weights * target.bytes + target.layer_cache(scene.tokens, _DFLASH_LAYERS)
 
 
@@ -147,7 +147,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         "dflash", "dflash", "DFlash: a whole block in one pass", "dflash:HEAD", 3, _dflash,
-        "five layers; embedding and output are the target's", _ANEW, train="dflash",
+        "three layers; embedding and output are the target's", _ANEW, train="dflash",
     ),
     Method(
         "cascade", "cascade", "copies where they promise more, else a draft model", "cascade:suffix,SECOND:SMALL", 1,

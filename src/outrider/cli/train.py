@@ -18,6 +18,8 @@ EXAMPLES = """
 
     outrider train eagle3 --target demo --data runs/data --out runs/eagle3
 
+    outrider train eagle --cell transformer:2x4 --target demo --data runs/data --out runs/eagle-small
+
     outrider generate --target demo --drafter eagle3:runs/eagle3 --chat "Name three rivers."
 
 The same command again goes on where a broken run stopped.
@@ -25,7 +27,7 @@ The same command again goes on where a broken run stopped.
 
 
 def train(
-    method: Annotated[str, typer.Argument(help="eagle3, eagle or medusa.")],
+    method: Annotated[str, typer.Argument(help="eagle3, eagle, medusa, mtp or dflash.")],
     data: Annotated[list[Path], typer.Option(help="Folder of answers that 'outrider data' wrote; may be repeated.")],
     out: Annotated[Path, typer.Option(help="Folder for the drafter; checkpoints go to OUT.training beside it.")],
     target: Target = "demo",
@@ -34,6 +36,9 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Optimiser steps, instead of epochs.")] = None,
     steps_ahead: Annotated[
         int | None, typer.Option(help="Tokens ahead that the head is trained for. [of the method]")
+    ] = None,
+    cell: Annotated[
+        str | None, typer.Option(help="eagle: target (a layer like its), transformer:LAYERSxHEADS, or gru. [target]")
     ] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included. [1024]")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches whose gradients make one step. [1]")] = None,
@@ -63,6 +68,7 @@ def train(
         "epochs": epochs,
         "steps": steps,
         "steps_ahead": steps_ahead,
+        "cell": cell,
         "batch_tokens": batch_tokens,
         "accumulate": accumulate,
         "longest": longest,

@@ -19,7 +19,7 @@ from ..measure.prompts import read
 from ..text import encode
 from ..train.answers import Answer, Folder, Source
 from ..train.generation import Job, Order, invent, write_answers
-from .settings import Settings
+from .settings import Settings, decoder_only
 from .showing import progress_bar, versions
 
 _AT_ONCE = 64  # invented prompts that are made before they are answered
@@ -60,6 +60,7 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     order = asked.order()
     texts = [found for spec in asked.prompts for found in read(spec, limit=asked.limit, offline=settings.offline)]
     llm = settings.load()
+    decoder_only(llm, "data")
     encoded = [(tuple(encode(llm.tokenizer, text.fitted(llm.tokenizer))), text.category) for text in texts]
     room = llm.target.context - asked.max_new_tokens
     fitting = [(ids, category) for ids, category in encoded if len(ids) <= room]

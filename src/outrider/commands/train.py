@@ -26,12 +26,12 @@ from ..row import Request
 from ..sampling import Sampling
 from ..stats import Stats
 from ..train.answers import Answer, Source, read_answers, read_source
-from ..train.corpus import Batch, OnlineFeatures, collate, draft_vocabulary, usable
+from ..train.corpus import Batch, OnlineFeatures, collate, draft_vocabulary, spare_token, usable
 from ..train.loop import Estimate, News, Options, Trainer
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
-from .settings import Settings
+from .settings import Settings, decoder_only
 from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
@@ -96,7 +96,7 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
         parts.append({name: chosen.pop(name) for name in names & chosen.keys()})
     unknown = chosen.keys() - own_options(method).keys()
     if unknown:
-        raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out of the file.")
+        raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out.")
     try:
         return Wanted(method, tuple(data), out, Options(**parts[0]), Setup(**parts[1]), chosen)
     except TypeError as error:
@@ -120,23 +120,19 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     """
     sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
+    decoder_only(llm, "train")
     target = identify(llm.target, settings.target)
     every = []
     for source, path in zip(sources, asked.data, strict=True):
-        source.target.check(target, path)
-        if source.template != checkpoints.template_hash(llm.tokenizer):
-            raise BadOption(
-                f"The prompts in {path} were written with another chat template than this target's: make the data "
-                "with this target, or load it with that tokenizer."
-            )
-        every += read_answers(path, llm.target.vocabulary)
+        every += answers_of(path, source, llm, target)
     prompts = spread([answer for answer in every if answer.held_out], asked.setup.measured_prompts)
     if not prompts:
         raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
     answers = usable(every, asked.setup.longest)
     torch.manual_seed(asked.options.seed)  # first weights
     ids = draft_vocabulary(answers, asked.setup.draft_vocab, llm.target.vocabulary, llm.target.eos)
-    recipe = make_recipe(asked.method, Material(llm.target, ids, asked.setup.steps_ahead, asked.own))
+    spare = spare_token(every, llm.target.vocabulary)
+    recipe = make_recipe(asked.method, Material(llm.target, ids, asked.setup.steps_ahead, asked.own, spare))
     about = {"method": asked.method, "target": target.hash, "answers": len(answers), **asdict(asked.setup), **asked.own}
     folder = asked.out.with_name(asked.out.name + ".training")
     states = OnlineFeatures(llm.target, recipe.taps)
@@ -166,9 +162,31 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     }
 
 
-def measure(llm: Outrider, drafter: Drafter, prompts: Sequence[Answer], setup: Setup) -> Stats:
-    """Real acceptance: chains of four, greedy, by the decode loop itself."""
-    engine = Engine(llm.target, drafter, llm.verifier, lambda: Fixed(MEASURED_DEPTH), llm.tokenizer)
+def answers_of(path: Path, source: Source, llm: Outrider, target: checkpoints.TargetId) -> list[Answer]:
+    """The answers of a folder, of this very target to prompts of its template.
+
+    Raises:
+        BadOption: they are not.
+    """
+    source.target.check(target, path)
+    if source.template != checkpoints.template_hash(llm.tokenizer):
+        raise BadOption(
+            f"The prompts in {path} were written with another chat template than this target's: make the data with "
+            "this target, or load it with that tokenizer."
+        )
+    return read_answers(path, llm.target.vocabulary)
+
+
+def measure(
+    llm: Outrider,
+    drafter: Drafter,
+    prompts: Sequence[Answer],
+    setup: Setup,
+    depth: int = MEASURED_DEPTH,
+    nodes: int = 0,
+) -> Stats:
+    """Real acceptance, greedily and by the decode loop itself: of chains, or of trees with so many nodes."""
+    engine = Engine(llm.target, drafter, llm.verifier, lambda: Fixed(depth, nodes), llm.tokenizer)
     rounds = []
     for first in range(0, len(prompts), _MEASURED_BATCH):
         part = prompts[first : first + _MEASURED_BATCH]

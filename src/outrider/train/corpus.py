@@ -85,6 +85,12 @@ def draft_vocabulary(answers: Sequence[Answer], size: int, vocabulary: int, ends
     return torch.tensor(sorted(list(ranked)[:size]))
 
 
+def spare_token(answers: Sequence[Answer], vocabulary: int) -> int:
+    """The highest id that no text has, or else the rarest one: vocabularies end in tokens that nobody uses."""
+    counts = Counter(token for answer in answers for token in answer.ids)
+    return min(reversed(range(vocabulary)), key=lambda token: counts[token])
+
+
 def order(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
     """Which answers make the batches of an epoch, so many tokens at most, padding included; one answer at least."""
     choice = random.Random(f"{seed} {epoch}")

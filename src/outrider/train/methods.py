@@ -5,12 +5,20 @@ from __future__ import annotations
 import inspect
 
 from ..errors import BadOption
+from .dflash import DFlashRecipe
 from .eagle import EagleRecipe
 from .eagle3 import Eagle3Recipe
 from .medusa import MedusaRecipe
+from .mtp import MtpRecipe
 from .recipe import Material, Recipe
 
-METHODS: dict[str, type[Recipe]] = {"medusa": MedusaRecipe, "eagle": EagleRecipe, "eagle3": Eagle3Recipe}
+METHODS: dict[str, type[Recipe]] = {
+    "medusa": MedusaRecipe,
+    "eagle": EagleRecipe,
+    "eagle3": Eagle3Recipe,
+    "mtp": MtpRecipe,
+    "dflash": DFlashRecipe,
+}
 
 
 def recipe_class(method: str) -> type[Recipe]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from ..drafters import Drafter
 from ..heads.base import DraftHead, TargetOutput
@@ -47,12 +48,14 @@ class Material:
         ids: [n] int64, the draft vocabulary.
         steps: how many tokens ahead are trained, where the method has a choice.
         options: the method's own, from the command line or --config.
+        spare: an id that texts do not have, to stand for a token that is not known.
     """
 
     target: Target
     ids: Tensor
     steps: int
     options: dict[str, Any]
+    spare: int = 0
 
     @property
     def reduced(self) -> Tensor | None:
@@ -120,3 +123,20 @@ def soft_loss(logits: Tensor, last: Tensor, output: TargetOutput) -> tuple[Tenso
     with torch.no_grad():
         law = output(last).float().softmax(-1)
     return -(law * logits.float().log_softmax(-1)).sum(-1), logits.argmax(-1) == law.argmax(-1)
+
+
+def hard_loss(logits: Tensor, tokens: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy against the tokens of the text.
+
+    Args:
+        logits: [M, n] of the head.
+        tokens: [M] the target's ids.
+        ids: [n] those of the draft vocabulary, rising. A token that is not among them costs nothing.
+
+    Returns:
+        [M] losses in nats, and [M] bool, whether the head finds the text's token likeliest.
+    """
+    places = torch.searchsorted(ids, tokens).clamp(max=len(ids) - 1)
+    known = ids[places] == tokens
+    costs = cross_entropy(logits.float(), places, reduction="none") * known
+    return costs, known & (logits.argmax(-1) == places)
