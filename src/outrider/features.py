@@ -22,6 +22,7 @@ from .target import Target, TransformersTarget
 from .types import Tree
 
 CONVENTION = "hidden_states"
+MARK = "outrider_trained"  # in the configuration of a target that `outrider train` has changed: how, and a hash
 _PROBES = 64  # embeddings that tell one target from another
 _CLOSE = 0.02  # relative: how far the output layer's logits may lie from the target's own
 _PART = 64  # unit vectors at a time
@@ -164,13 +165,23 @@ def block_shape(target: Target) -> BlockShape:
     return BlockShape(width, heads, grouped if heads % grouped == 0 else heads, size + size % 2, int(inner))
 
 
+def changed_note(mark: str) -> str:
+    """What users should know of a target that bears this `MARK`."""
+    return (
+        f"the target was changed by 'outrider train {mark.split()[0]}': its outputs are exactly its own with any "
+        "drafter, and not those of the model that it was made from."
+    )
+
+
 def fingerprint(target: Target) -> str:
     """A name for these weights that does not depend on how they are computed with.
 
-    Made from a sample of the embeddings, rounded to bfloat16: the same in every precision and build of one model.
+    Made from a sample of the embeddings, rounded to bfloat16: the same in every precision and build of one model. A
+    target that training has changed (`MARK`) says so in its configuration, for its embeddings may be what they were.
     """
     vocabulary = target.vocabulary
     ids = torch.arange(_PROBES) * vocabulary // _PROBES
     sample = embedding(target)(ids).to("cpu", torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes()
     sizes = f"{vocabulary} {width_of(target)} {depth_of(target)} ".encode()
-    return hashlib.sha256(sizes + sample).hexdigest()[:16]
+    mark = str(getattr(built(target).config, MARK, "")).encode()
+    return hashlib.sha256(sizes + sample + mark).hexdigest()[:16]

@@ -23,7 +23,10 @@ from outrider.measure import machine
 from outrider.train.methods import METHODS
 from outrider.verify import VERIFIERS
 
-CHATS = ("Name three rivers.", "Count to four.", "What is a cup?", "Say yes.", "Who sings?", "Why is the sky blue?")
+CHATS = (
+    "Name three rivers.", "Count to four.", "What is a cup?", "Say yes.", "Who sings?", "Why is the sky blue?",
+    "Name a colour.", "What is rain?",
+)  # fmt: skip
 WITH_BLOCKS = [page for page in PAGES if page != "README.md" and pages.blocks(page)]  # README: test_readme.py
 NEVER_RUN = {"text", "toml", "json"}  # shown to be read; the latter two have to be well-formed
 

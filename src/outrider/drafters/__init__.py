@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from .. import features
 from ..errors import BadOption
 from ..target import Encoder, Target
 from .base import Drafter, Setting
@@ -54,7 +55,11 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
     """
     name, _, argument = spec.partition(":")
     check_encoder(spec, setting.target)
-    return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    drafter = drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    mark = getattr(getattr(setting.target, "config", None), features.MARK, "")
+    if mark:
+        drafter.note = f"{drafter.note} {features.changed_note(mark)}".lstrip()
+    return drafter
 
 
 def check_encoder(spec: str, target: Target) -> None:
