@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, Offline, TrustRemoteCode, print_json
+from .options import Config, Json, Offline, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -33,6 +33,7 @@ def export(
     engine: Annotated[str | None, typer.Option(help="eagle: whose names to write, vllm or sglang. [vllm]")] = None,
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Write a trained drafter in a published layout, for vLLM, SGLang and others. No weight changes."""
