@@ -32,6 +32,7 @@ WORKS: dict[str, Sequence[str]] = {
     "serve": ("-c", "import outrider.serve.app, outrider.serve.service"),
     "grammar": ("-c", "import outrider.grammar, llguidance"),
     "train": ("-c", "import outrider.train.loop"),
+    "audio": ("-c", "import av, outrider.audio"),
     "report": ("-c", "import jinja2, matplotlib"),
     "datasets": ("-c", "import datasets"),
     "endpoint": ("-c", "import outrider.measure.endpoint, httpx2"),
