@@ -369,7 +369,7 @@ def load(
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
-            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "eagle3:FOLDER", "eagle:FOLDER",
+            "translated[:auto|tli|slem]:SPEC", "early_exit:E|FOLDER", "mtp[:FOLDER]", "eagle3:FOLDER", "eagle:FOLDER",
             "medusa:FOLDER", "dflash:FOLDER", "cascade:A,B", "none", or "module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from .target import Target, TransformersTarget
 from .types import Tree
 
 CONVENTION = "hidden_states"
+MARK = "outrider_trained"  # in the configuration of a target that `outrider train` has changed: how, and a hash
 _PROBES = 64  # embeddings that tell one target from another
 _CLOSE = 0.02  # relative: how far the output layer's logits may lie from the target's own
 _PART = 64  # unit vectors at a time
@@ -94,6 +96,15 @@ def embedding(target: Target) -> Embed:
     return embed
 
 
+def scales_embeddings(config: Any) -> bool:
+    """Whether a model of this configuration multiplies its embeddings (Gemma, Granite, MiniCPM), so that what enters
+    its first layer is not a row of its table."""
+    factors = (getattr(config, name, 1) for name in ("embedding_multiplier", "scale_emb"))
+    return str(getattr(config, "model_type", "")).startswith("gemma") or any(
+        factor not in (1, None) for factor in factors
+    )
+
+
 @torch.no_grad()
 def output(target: Target, ids: Tensor | None = None) -> TargetOutput:
     """The target's output layer for these tokens; for all of them if not given.
@@ -154,13 +165,23 @@ def block_shape(target: Target) -> BlockShape:
     return BlockShape(width, heads, grouped if heads % grouped == 0 else heads, size + size % 2, int(inner))
 
 
+def changed_note(mark: str) -> str:
+    """What users should know of a target that bears this `MARK`."""
+    return (
+        f"the target was changed by 'outrider train {mark.split()[0]}': its outputs are exactly its own with any "
+        "drafter, and not those of the model that it was made from."
+    )
+
+
 def fingerprint(target: Target) -> str:
     """A name for these weights that does not depend on how they are computed with.
 
-    Made from a sample of the embeddings, rounded to bfloat16: the same in every precision and build of one model.
+    Made from a sample of the embeddings, rounded to bfloat16: the same in every precision and build of one model. A
+    target that training has changed (`MARK`) says so in its configuration, for its embeddings may be what they were.
     """
     vocabulary = target.vocabulary
     ids = torch.arange(_PROBES) * vocabulary // _PROBES
     sample = embedding(target)(ids).to("cpu", torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes()
     sizes = f"{vocabulary} {width_of(target)} {depth_of(target)} ".encode()
-    return hashlib.sha256(sizes + sample).hexdigest()[:16]
+    mark = str(getattr(built(target).config, MARK, "")).encode()
+    return hashlib.sha256(sizes + sample + mark).hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import learning
 import pytest
 import torch
 from loaded import read_model
+from safetensors.torch import load_file
 
 import outrider
 from outrider import Sampling, features
@@ -27,8 +29,9 @@ from outrider.train.methods import METHODS, make_recipe
 from outrider.train.recipe import Material, Recipe
 from outrider.types import Tree
 
+WHOLE = {"exit", "draft", "medusa2", "layerskip"}  # see test_training_whole.py
 VARIANTS = {"eagle gru": {"cell": "gru"}, "eagle 2x4": {"cell": "transformer:2x4"}}  # a method, and its options
-EVERY = [*sorted(METHODS), *VARIANTS]
+EVERY = [*sorted(METHODS.keys() - WHOLE), *VARIANTS]
 VOCABULARY = 60  # of the tiny targets' hundred
 QUIET: dict[str, dict[str, Any]] = {  # what a method draws at random is left out
     "eagle": {"noise": 0.0},
@@ -206,7 +209,8 @@ def test_overfitting_is_accepted(method: str, tmp_path: Path) -> None:
     file = tmp_path / "data" / "answers.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in [*every, *known]))
     given = {"steps": 90, "lr": 1e-2, "batch_tokens": 512, "evaluate_every": 90, "measured_tokens": 20}
-    options = {"draft_vocab": 100, "steps_ahead": 4, **given, **options_of(method, HEARTY)}
+    kept = {"features": "stored", "features_dtype": "float32"}  # as online, and faster
+    options = {"draft_vocab": 100, "steps_ahead": 4, **given, **kept, **options_of(method, HEARTY)}
     document = run(
         *asked(method, (tmp_path / "target", tmp_path / "data"), tmp_path / "out", fast=True, **options),
         dry=False,
@@ -371,6 +375,84 @@ def test_a_run_is_continued_with_the_same_options(tiny: tuple[Path, Path], tmp_p
     run(*asked("eagle3", tiny, tmp_path / "out", steps=2, checkpoint_every=7), dry=False, show=False)
     with pytest.raises(BadOption, match=r"started with lr .* and is now given 0.1"):
         run(*asked("eagle3", tiny, tmp_path / "out", steps=2, lr=0.1), dry=False, show=False)
+
+
+def test_bad_data_leaves_what_is_there(tiny: tuple[Path, Path], tmp_path: Path) -> None:
+    """A run that is to go on with data that became useless: one sentence, and drafter and checkpoint stay."""
+    learning.answers(read_model(tiny[0]), tmp_path / "data", 8, 16)
+    here = (tiny[0], tmp_path / "data")
+    run(*asked("eagle3", here, tmp_path / "out", steps=4, checkpoint_every=2), dry=False, show=False)
+    kept = [tmp_path / "out" / "model.safetensors", tmp_path / "out.training" / "state.safetensors"]
+    before = [file.read_bytes() for file in kept]
+    for spoil in (
+        lambda path: (path / "answers.jsonl").write_text(""),
+        rewrite(lambda line: {"answer": [5000] * 9}),
+    ):
+        learning.answers(read_model(tiny[0]), tmp_path / "data", 8, 16)
+        spoil(tmp_path / "data")
+        with pytest.raises(UsageError):
+            run(*asked("eagle3", here, tmp_path / "out", steps=4, checkpoint_every=2), dry=False, show=False)
+        assert [file.read_bytes() for file in kept] == before
+        (tmp_path / "data" / "answers.jsonl").unlink()
+
+
+def test_multiplying_in_bfloat16(tiny: tuple[Path, Path], tmp_path: Path) -> None:
+    """Other losses, but near; weights stay in float32."""
+    exact = run(*asked("eagle3", tiny, tmp_path / "exact"), dry=False, show=False)["curve"]
+    rounded = run(*asked("eagle3", tiny, tmp_path / "rounded", bf16=True), dry=False, show=False)["curve"]
+    for ours, theirs in zip(rounded, exact, strict=True):
+        assert ours["loss"] != theirs["loss"] and ours["loss"] == pytest.approx(theirs["loss"], rel=0.02)
+    tensors = load_file(tmp_path / "rounded" / "model.safetensors")
+    assert tensors["fc.weight"].dtype == torch.float32
+
+
+def test_batches_that_make_one_step(tiny: tuple[Path, Path], tmp_path: Path) -> None:
+    """Accumulated, the gradients of two batches move the weights as their mean does."""
+    settings, wish = asked("medusa", tiny, tmp_path / "out", accumulate=2, steps=1, clip=1e9)
+    llm = settings.load()
+    recipe = make_recipe("medusa", Material(llm.target, torch.arange(100), 2, {"layers": 1}))
+    for parameter in recipe.head.blocks.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    answers = usable(read_answers(tiny[1], 100), 99)
+    states = OnlineFeatures(llm.target, recipe.taps)
+    trainer = Trainer(recipe, answers, states, wish.options, tmp_path / "training", {})
+    grads = []
+    for places in trainer._order[:2]:
+        recipe.zero_grad()
+        recipe.losses(collate([answers[place] for place in places], states)).mean.backward()
+        grads.append([parameter.grad.clone() for parameter in recipe.head.blocks.parameters()])
+    trainer._step(0)
+    for parameter, *parts in zip(recipe.head.blocks.parameters(), *grads, strict=True):
+        assert torch.allclose(parameter.grad, sum(parts) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("nosuch", "There is no tracker 'nosuch': choose one of"), ("wandb", "pip install wandb")]
+)
+def test_trackers_that_are_not_there(name: str, says: str, tiny: tuple[Path, Path], tmp_path: Path) -> None:
+    """Refused by name, before any step."""
+    if name == "wandb":
+        pytest.importorskip("tensorboard")
+        if importlib.util.find_spec("wandb"):
+            pytest.skip("wandb is installed here")
+    with pytest.raises(BadOption, match=says):
+        run(*asked("eagle3", tiny, tmp_path / "out", tracker=name), dry=False, show=False)
+    assert not (tmp_path / "out.training").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_tracker_is_told(tiny: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each step's loss, and acceptance where it was measured; the run itself is as without."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    quiet = run(*asked("medusa", tiny, tmp_path / "quiet"), dry=False, show=False)
+    found = run(*asked("medusa", tiny, tmp_path / "out", tracker="tensorboard"), dry=False, show=False)
+    assert found["curve"] == quiet["curve"]
+    events = EventAccumulator(str(tmp_path / "out.logs" / "outrider")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
+    lengths = [event.value for event in events.Scalars("acceptance_length")]
+    assert lengths == pytest.approx([point["acceptance_length"] for point in found["curve"]])
 
 
 def test_a_dry_run_trains_nothing(tiny: tuple[Path, Path], tmp_path: Path) -> None:

@@ -241,13 +241,14 @@ def test_only_what_exists_is_recommended(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "dflash" in {one.method.name for one in advised(can_train=True)}
     monkeypatch.delitem(DRAFTERS, "eagle3")
     assert "eagle3" not in {one.method.name for one in advised(can_train=True)}
-    assert "distilled" not in {one.method.name for one in advised(can_train=True)}
     from outrider.train import methods as recipes
 
-    monkeypatch.setitem(recipes.METHODS, "distill", recipes.METHODS["medusa"])
     told = {one.method.name: one for one in advised(can_train=True)}
-    assert any("outrider train distill" in command for command in told["distilled"].commands)
+    assert any("outrider train draft" in command for command in told["distilled"].commands)
+    assert "model:runs/draft" in told["distilled"].commands[-1]
     assert "distilled" not in {one.method.name for one in advised(commands=("generate",), can_train=True)}
+    monkeypatch.delitem(recipes.METHODS, "draft")
+    assert "distilled" not in {one.method.name for one in advised(can_train=True)}
 
 
 def test_commands_are_those_that_exist() -> None:

@@ -125,12 +125,13 @@ METHODS: tuple[Method, ...] = (
         _TWO_MODELS, "its drafts are cut anew, which costs time and acceptance",
     ),
     Method(
-        "distilled", "model", "a draft model distilled from the target", "model:SMALL", 2, _small_model, _TWO_MODELS,
-        _ANEW, train="distill",
+        "distilled", "model", "a draft model distilled from the target", "model:HEAD", 2, _small_model, _TWO_MODELS,
+        _ANEW, train="draft",
     ),
     Method(
         "early_exit", "early_exit", "the target's first layers", "early_exit:E", 0, _nothing, "nothing",
-        "it pays only for targets that were trained for early exits, as LayerSkip models are",
+        "it pays only for targets that were trained for early exits, as LayerSkip models are, or with an exit that was "
+        "trained for this target (outrider train exit)",
     ),
     Method("mtp", "mtp", "layers of the checkpoint that predict several tokens", "mtp", 2, _mtp, "those layers"),
     Method(

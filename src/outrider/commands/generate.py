@@ -105,7 +105,11 @@ def with_texts(drafter: str, corpus: Path | None, global_tokens: int | None) -> 
 
 
 def run(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: bool, show: bool) -> dict[str, Any]:
-    """Load, generate, show; the document is what `--json` prints. Ctrl-C keeps what is done."""
+    """Load, generate, show; the document is what `--json` prints. Ctrl-C keeps what is done.
+
+    Raises:
+        UsageError: options or prompts that cannot be used, before any work.
+    """
     expected, prompts, audio = wanted.expected(), wanted.read(), wanted.about_audio
     if sampling.temperature == 0 and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
         raise BadOption("--top-k, --top-p and --min-p change nothing at temperature 0: set --temperature too.")

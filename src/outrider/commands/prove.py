@@ -64,6 +64,9 @@ def run(settings: Settings, wanted: Wanted, *, show: bool) -> tuple[dict[str, An
     """Make the checks; the document, and whether all is in order.
 
     Ctrl-C keeps the checks that are done; without the others there is no certificate.
+
+    Raises:
+        UsageError: options or prompts that cannot be used, before any check.
     """
     if settings.drafter == "none":
         raise BadOption("The drafter 'none' drafts nothing, so there is nothing to prove: name another drafter.")

@@ -52,7 +52,11 @@ class Settings:
         return found if self.fast is None else found | {"fast": self.fast}
 
     def load(self) -> Outrider:
-        """Load it, refusing options that would change nothing."""
+        """Load it, refusing options that would change nothing.
+
+        Raises:
+            UsageError: see `api.load`.
+        """
         if self.drafter == "none" and self.policy is not None:
             raise BadOption(
                 "The drafter 'none' drafts nothing, so --policy would change nothing: leave one of them out."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from .. import features
 from ..errors import BadOption
 from ..target import Encoder, Target
 from .base import Drafter, Setting
@@ -41,6 +42,8 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "dflash": DFlash,
     "cascade": Cascade,
 }
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa]] = {"medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+"""Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 
 
@@ -52,7 +55,11 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
     """
     name, _, argument = spec.partition(":")
     check_encoder(spec, setting.target)
-    return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    drafter = drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    mark = getattr(getattr(setting.target, "config", None), features.MARK, "")
+    if mark:
+        drafter.note = f"{drafter.note} {features.changed_note(mark)}".lstrip()
+    return drafter
 
 
 def check_encoder(spec: str, target: Target) -> None:
@@ -95,4 +102,4 @@ def _imported(module: str, name: str) -> type[Drafter]:
     return found
 
 
-__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "drafter_class", "make_drafter"]
+__all__ = ["DEFAULT", "DRAFTERS", "TRAINED", "Drafter", "Setting", "drafter_class", "make_drafter"]

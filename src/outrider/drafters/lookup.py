@@ -62,7 +62,11 @@ class Lookup(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Lookup:
-        """`lookup` or `lookup:N` with N the longest match."""
+        """`lookup` or `lookup:N` with N the longest match.
+
+        Raises:
+            BadOption: N is no number of 1 or more.
+        """
         if not argument:
             return cls()
         if not argument.isdecimal() or int(argument) < 1:

@@ -20,7 +20,7 @@ from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .growth import Chain, Feed, Start
 from .recurrent import Borrowed, law_at, spread_out
-from .trained import borrowed, open_folder, ready
+from .trained import Opened, borrowed, open_folder, ready
 
 
 @dataclass(slots=True)
@@ -55,17 +55,28 @@ class Medusa(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Medusa:
-        """`medusa:FOLDER`, as `outrider train medusa` wrote it.
+        """`medusa:FOLDER`, as `outrider train medusa` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
-        opened = open_folder("medusa", argument, setting)
+        return cls.of(open_folder("medusa", argument, setting), setting, f"medusa:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> Medusa:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
         shape = opened.shape(MedusaShape)
-        head = MedusaHead(shape, features.output(setting.target, opened.checkpoint.ids))
+        output = None if shape.outputs else features.output(setting.target, opened.checkpoint.ids)
+        head = MedusaHead(shape, output)
         opened.fill(head)
         last = features.depth_of(setting.target)
-        return cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, f"medusa:{argument}")
+        drafter = cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter
 
     def shaped(self, ranks: tuple[tuple[int, ...], ...]) -> Medusa:
         """The same heads with another static tree; see `MedusaShape.ranks`."""

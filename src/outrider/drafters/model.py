@@ -87,7 +87,12 @@ class ModelDrafter(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> ModelDrafter:
-        """`model:SPEC`, where SPEC names a model as `--target` does."""
+        """`model:SPEC`, where SPEC names a model as `--target` does.
+
+        Raises:
+            BadOption: no model is named.
+            VocabularyMismatch: its ids mean other tokens, or nobody can tell.
+        """
         if not argument:
             raise BadOption("The drafter 'model' needs a draft model: write model:FOLDER, model:FILE.gguf or model:ID.")
         model, tokenizer = setting.load_model(argument)

@@ -28,12 +28,16 @@ class EagleShape:
         vocabulary: how many tokens can be drafted.
         layers: how many, one after another.
         cell: what goes from state to state: those layers, or a gated recurrent unit of the same width.
+        bias: the linear that joins embedding and state has one.
+        embedding: rows of an embedding of its own; 0 where it takes the target's.
     """
 
     block: BlockShape
     vocabulary: int
     layers: int = 1
     cell: Literal["transformer", "gru"] = "transformer"
+    bias: bool = True
+    embedding: int = 0
 
     def __post_init__(self) -> None:
         if self.layers < 1 or (self.layers > 1 and self.cell == "gru"):
@@ -88,10 +92,12 @@ class EagleHead(RecurrentHead):
         super().__init__()
         width = shape.block.width
         self.shape = shape
+        if shape.embedding:
+            self.embed_tokens = nn.Embedding(shape.embedding, width)
         if shape.cell == "gru":
             self.gru = _Gru(shape.block)
         else:
-            self.fc = nn.Linear(2 * width, width)
+            self.fc = nn.Linear(2 * width, width, bias=shape.bias)
             self.layers = nn.ModuleList(_Layer(shape.block, first=not place) for place in range(shape.layers))
         initialise(self, width)
         self.output = output

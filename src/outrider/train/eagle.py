@@ -32,6 +32,7 @@ class EagleRecipe(Recipe):
         noise: half the width of the uniform noise on the states that go in, so that the head bears its own errors.
         regression, matching: weights of the two losses. The paper has 1 and 0.1; where training is short, states that
             are close in the sense of the first are still read wrongly, so the second counts for more.
+        bias: the linear that joins embedding and state has one, as published; vLLM loads heads without.
     """
 
     method, rate, steps = "eagle", 5e-4, 1
@@ -45,11 +46,12 @@ class EagleRecipe(Recipe):
         noise: float = 0.1,
         regression: float = 1.0,
         matching: float = 0.1,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         target = material.target
         self.taps = (features.depth_of(target),)
-        shape = shape_of(cell, target, len(material.ids))
+        shape = replace(shape_of(cell, target, len(material.ids)), bias=bias)
         self.head = EagleHead(shape, features.output(target, material.ids).float())
         self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
         self._noise, self._regression, self._matching = noise, regression, matching

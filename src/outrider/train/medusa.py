@@ -43,10 +43,11 @@ class MedusaRecipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head = self.head
+        head, output = self.head, self.head.output
+        assert output is not None
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], head.output)
+            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], output)
 
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)

@@ -6,9 +6,13 @@ import inspect
 
 from ..errors import BadOption
 from .dflash import DFlashRecipe
+from .draft import DraftRecipe
 from .eagle import EagleRecipe
 from .eagle3 import Eagle3Recipe
+from .exit import ExitRecipe
+from .layerskip import LayerSkipRecipe
 from .medusa import MedusaRecipe
+from .medusa2 import Medusa2Recipe
 from .mtp import MtpRecipe
 from .recipe import Material, Recipe
 
@@ -18,6 +22,10 @@ METHODS: dict[str, type[Recipe]] = {
     "eagle3": Eagle3Recipe,
     "mtp": MtpRecipe,
     "dflash": DFlashRecipe,
+    "exit": ExitRecipe,
+    "draft": DraftRecipe,
+    "medusa2": Medusa2Recipe,
+    "layerskip": LayerSkipRecipe,
 }
 
 

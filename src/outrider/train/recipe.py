@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .. import checkpoints
+from ..checkpoints import Checkpoint
 from ..drafters import Drafter
 from ..heads.base import DraftHead, TargetOutput
 from ..target import Target
 from .corpus import Batch
+from .generation import Loop
 
 
 class Losses(NamedTuple):
@@ -39,6 +43,10 @@ class Losses(NamedTuple):
         return (self.each.flatten(1).sum(1) / counts * self.weights).sum() / self.weights.sum()
 
 
+def _unasked(*_: Any) -> Any:
+    raise AssertionError("this method was said to need neither a model nor a loop")
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
     """What a method starts from.
@@ -49,6 +57,8 @@ class Material:
         steps: how many tokens ahead are trained, where the method has a choice.
         options: the method's own, from the command line or --config.
         spare: an id that texts do not have, to stand for a token that is not known.
+        model: reads the target once more, as Transformers has it, in float32, for methods that train a model.
+        loop: the decode loop over a target, without drafts.
     """
 
     target: Target
@@ -56,6 +66,8 @@ class Material:
     steps: int
     options: dict[str, Any]
     spare: int = 0
+    model: Callable[[], Any] = _unasked
+    loop: Callable[[Target], Loop] = _unasked
 
     @property
     def reduced(self) -> Tensor | None:
@@ -72,6 +84,10 @@ class Recipe(nn.Module):
         head: what is trained.
         rate: the learning rate that suits it.
         steps: how many tokens ahead it is trained for, if nobody says.
+        kind: the drafter's name in specs; empty where it is the method's.
+        lead: at slot t the first step predicts token t + lead.
+        chooses_steps, reduces: `steps` and a draft vocabulary mean something to it.
+        changes: the target is trained too, and its output is another afterwards.
     """
 
     method: str
@@ -79,6 +95,11 @@ class Recipe(nn.Module):
     steps: int
     taps: tuple[int, ...]
     head: DraftHead
+    kind: str = ""
+    lead: int = 2
+    chooses_steps: bool = True
+    reduces: bool = True
+    changes: bool = False
 
     @abstractmethod
     def losses(self, batch: Batch) -> Losses:
@@ -87,6 +108,22 @@ class Recipe(nn.Module):
     @abstractmethod
     def drafter(self, target: Target) -> Drafter:
         """The head as it stands, drafting."""
+
+    def served(self, target: Target) -> Target:
+        """The target that the drafter is for: this one, which it was trained on, unless the method changes it."""
+        return target
+
+    def use(self, out: str, target: str) -> tuple[str, str]:
+        """What `--target` and `--drafter` have to be to use what was written to the folder `out`."""
+        return target, f"{self.kind or self.method}:{out}"
+
+    def facts(self) -> dict[str, Any]:
+        """What else its card should say, after `settle`."""
+        return {}
+
+    def fill(self, work: Path, checkpoint: Checkpoint, card: str, tokenizer: Any) -> None:
+        """Write what was trained into an empty folder."""
+        checkpoints.fill(work, checkpoint, card)
 
     def settle(self, batches: Iterable[Batch]) -> None:
         """Before the head is written: find out on held-out texts what its configuration says of it."""

@@ -70,19 +70,21 @@ def collect(
     decay: float,
     loss: Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]],
     slots: Tensor | None = None,
+    lead: int = 2,
 ) -> Losses:
     """The losses of steps ahead.
 
     Args:
         outputs: [B, N, D] of each step, from `unroll` for example.
-        batch: the texts; step k at slot t predicts token t + 2 + k, and counts where the target wrote that one.
+        batch: the texts; step k at slot t predicts token t + lead + k, and counts where the target wrote that one.
         decay: the weight of a step against that of the one before.
         loss: ([M, D] outputs at slots that count, step, [B, N] bool which) -> [M] losses, [M] bool agreement.
         slots: [B, N] bool, those that count; all if not given.
+        lead: see `batch`.
     """
     each, valid, agreed = [], [], []
     for step, states in enumerate(outputs):
-        counts = ahead(batch.answer, 2 + step)
+        counts = ahead(batch.answer, lead + step)
         if slots is not None:
             counts = counts & slots
         costs, same = loss(states[counts], step, counts)
