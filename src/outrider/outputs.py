@@ -77,6 +77,8 @@ class Transcript(Output):
     without the end of sequence, and without what was thrown away behind a chunk's last time stamp.
 
     Attributes:
+        text, token_ids, finish_reason, rounds, seed, prompt_ids, exactness, reused, verifier, lossless, source_ids: see
+            `Output`; the rounds are those of all chunks, and `prompt_ids` stood before the first.
         segments: in order.
         language: its token, such as "<|en|>", asked for or detected; None for a model of one language.
         duration: seconds of the recording.

@@ -19,7 +19,7 @@ from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
 from outrider.encoder_decoder import EncoderDecoderTarget
 from outrider.errors import BadOption, BadPrompt, UnsupportedModel
-from outrider.kv import KVCache, Seat
+from outrider.kv import KVCache, Seat, gather
 from outrider.types import Source, Tree
 
 PAGE = (Path(__file__).parents[2] / "docs" / "combinations.md").read_text()
@@ -151,6 +151,11 @@ def test_only_the_tokens_are_cropped() -> None:
     cache.reserve(2000)
     assert cache.encoded == made
     assert KVCache.stack([(cache, 1), (cache, 0)]).encoded == made[::-1]
+    seats = [Seat(cache, 0), Seat(cache, 1), Seat(target.new_cache())]
+    seats[2].cache.encoded[0] = newcomer = target.encode(Source((7, 8)))
+    assert gather(seats).encoded == [*made, newcomer]
+    gather(seats[1:2] + seats[2:])
+    assert [seat.encoded for seat in seats[1:]] == [made[1], newcomer]
     assert made[0].layers[0][0].shape == (1, 4, 8, 16)
     assert cache.nbytes > sum(encoded.nbytes for encoded in made)
 

@@ -71,7 +71,7 @@ def test_greedy_equals_transformers(folder: Path, model: Any, tmp_path: Path, wa
     output = plain.generate(audio=samples, **options)
     assert output.token_ids == expected
     assert output.language == "<|en|>"
-    assert "brown fox" in output.text
+    assert "brown fox" in output.text.lower()
     assert (len(output.segments) > 3) == (way == "long")
     again = plain.using("reference").generate(audio=samples, prediction=output.text, **options)
     assert again.token_ids == expected
