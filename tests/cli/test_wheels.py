@@ -31,6 +31,7 @@ WORKS: dict[str, Sequence[str]] = {
     "gguf": ("-c", "import gguf, accelerate"),
     "serve": ("-c", "import outrider.serve.app, outrider.serve.service"),
     "grammar": ("-c", "import outrider.grammar, llguidance"),
+    "audio": ("-c", "import outrider.audio, av"),
     "train": ("-c", "import outrider.train.loop"),
     "report": ("-c", "import jinja2, matplotlib"),
     "datasets": ("-c", "import datasets"),
