@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
 import tomllib
@@ -22,7 +23,10 @@ from outrider.measure import machine
 from outrider.train.methods import METHODS
 from outrider.verify import VERIFIERS
 
-CHATS = ("Name three rivers.", "Count to four.", "What is a cup?", "Say yes.", "Who sings?", "Why is the sky blue?")
+CHATS = (
+    "Name three rivers.", "Count to four.", "What is a cup?", "Say yes.", "Who sings?", "Why is the sky blue?",
+    "Name a colour.", "What is rain?",
+)  # fmt: skip
 WITH_BLOCKS = [page for page in PAGES if page != "README.md" and pages.blocks(page)]  # README: test_readme.py
 NEVER_RUN = {"text", "toml", "json"}  # shown to be read; the latter two have to be well-formed
 
@@ -123,8 +127,9 @@ def test_no_command_hides_outside_of_a_block(page: str) -> None:
 def test_every_command_has_its_line() -> None:
     """docs/commands.md, and nothing that there is not."""
     text = (DOCS / "commands.md").read_text()
-    listed = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `outrider ")]
-    assert sorted(listed) == sorted(f"outrider {name}" for name in pages.COMMANDS)
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `outrider ")]
+    listed = [name.removeprefix("outrider ") for row in rows for name in re.findall("`([^`]+)`", row)]
+    assert sorted(listed) == sorted(pages.COMMANDS)
 
 
 def test_every_drafter_has_its_page() -> None:

@@ -80,6 +80,16 @@ def eagle3_tensors(prefix: str, *, taps: int = 3, ids: Tensor = IDS, bias: bool 
     return tensors
 
 
+def dflash_tensors(taps: int, layers: int) -> dict[str, Tensor]:
+    """A DFlash head with the target's whole vocabulary."""
+    tensors = {"fc.weight": random(WIDTH, taps * WIDTH), "hidden_norm.weight": 1 + random(WIDTH)}
+    for layer in range(layers):
+        prefix = f"layers.{layer}."
+        tensors |= layer_tensors(WIDTH, prefix) | {f"{prefix}input_layernorm.weight": 1 + random(WIDTH)}
+        tensors |= {f"{prefix}self_attn.{name}_norm.weight": 1 + random(SIZE) for name in "qk"}
+    return tensors | {"norm.weight": 1 + random(WIDTH)}
+
+
 def random(*shape: int) -> Tensor:
     """Numbers large enough that drafts do not stand still."""
     return 0.3 * torch.randn(*shape)
@@ -167,6 +177,38 @@ class Forward:
             drafted.append(int(self.model.lm_head(out[-1]).argmax()))
             inputs = torch.cat([inputs, out[-1:]])
         return drafted
+
+    def dflash(
+        self, text: Sequence[int], length: int, taps: Sequence[int], size: int, mask: int, layers: int
+    ) -> list[int]:
+        """A DFlash head's draft: one pass over a block of masks behind the last token, which sees itself both ways."""
+        joined = torch.cat([self.states(text[:-1], tap) for tap in taps], -1)
+        context = self.norm(linear(joined, self.tensors["fc.weight"]), "hidden_norm.weight")
+        states = self.embedding[torch.tensor([text[-1], *[mask] * (size - 1)])]
+        for layer in range(layers):
+            prefix = f"layers.{layer}."
+            x = self.norm(states, f"{prefix}input_layernorm.weight")
+            states = states + self.cross(x, torch.cat([context, x]), prefix)
+            states = states + self.mlp(states, prefix)
+        logits = self.model.lm_head(self.norm(states, "norm.weight"))[1 : length + 1]
+        allowed = self.tensors["t2d"] if "t2d" in self.tensors else torch.ones(VOCABULARY, dtype=torch.bool)
+        found: list[int] = logits.masked_fill(~allowed, -torch.inf).argmax(-1).tolist()
+        return found
+
+    def cross(self, x: Tensor, every: Tensor, prefix: str) -> Tensor:
+        """Attention of a block over text and block, queries and keys normed by head."""
+        names = [f"{prefix}self_attn.{name}" for name in ("q", "k", "v")]
+        parts = []
+        for name, source, heads in zip(names, (x, every, every), (HEADS, KV_HEADS, KV_HEADS), strict=True):
+            part = linear(source, self.tensors[f"{name}_proj.weight"]).view(1, len(source), heads, SIZE)
+            parts.append(part if name.endswith("v") else self.norm(part, f"{name}_norm.weight"))
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        cosines, sines = self.rotary(every, torch.arange(len(every))[None])
+        turn = transformers.models.llama.modeling_llama.apply_rotary_pos_emb
+        key, _ = turn(key, key, cosines, sines)
+        query, _ = turn(query, query, cosines[:, -len(x) :], sines[:, -len(x) :])
+        mixed = scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        return linear(mixed.transpose(1, 2).flatten(2)[0], self.tensors[f"{prefix}self_attn.o_proj.weight"])
 
     def medusa(
         self,

@@ -20,6 +20,7 @@ from outrider import checkpoints, features
 from outrider.checkpoints import Checkpoint, Manifest
 from outrider.drafters.medusa import default_ranks
 from outrider.drafters.trained import identify
+from outrider.heads.dflash import DFlashHead, DFlashShape
 from outrider.heads.eagle import EagleHead, EagleShape
 from outrider.heads.eagle3 import Eagle3Head, Eagle3Shape
 from outrider.heads.medusa import MedusaHead, MedusaShape
@@ -44,6 +45,9 @@ def trained(folder: Path, target: Path, method: str, **flags: Any) -> Path:
     elif method == "eagle":
         shape, taps = EagleShape(block, len(IDS), **flags), (features.depth_of(llm.target),)
         head = EagleHead(shape, features.output(llm.target, IDS))
+    elif method == "dflash":
+        shape = DFlashShape(block, 2, len(taps), len(IDS), 4, 9, **flags)
+        head = DFlashHead(shape, features.output(llm.target, IDS))
     else:
         shape, taps = MedusaShape(block.width, 3, 1, len(IDS), default_ranks(3)), (features.depth_of(llm.target),)
         head = MedusaHead(shape, features.output(llm.target, IDS))
@@ -70,6 +74,8 @@ CASES = [
     ("eagle", "eagle", {}, ["--engine", "sglang"]),
     ("eagle", "eagle", {"bias": False}, []),
     ("medusa", "medusa", {}, []),
+    ("dflash", "dflash", {"fc_norm": False}, []),
+    ("dflash", "speculators", {"fc_norm": False}, ["--k", "3"]),
 ]
 
 
@@ -189,6 +195,17 @@ def test_refused(outrider: Any, target: Path, tmp_path: Path, options: list[str]
     code, out, err = outrider("export", str(first), *options, "--out", str(tmp_path / "x"))
     assert (code, out) == (2, "") and says in err and err.count("\n") == 1
     assert not (tmp_path / "x").exists()
+
+
+def test_heads_without_a_published_layout(outrider: Any, target: Path, tmp_path: Path) -> None:
+    """What no engine can compute is refused, with what to train instead."""
+    for method, layout, flags, says in (
+        ("dflash", "dflash", {}, "fc_norm = false"),
+        ("eagle", "eagle", {"cell": "gru"}, "cell like 'gru'"),
+    ):
+        head = trained(tmp_path / method, target, method, **flags)
+        code, _, err = outrider("export", str(head), "--format", layout, "--out", str(tmp_path / "x"))
+        assert code == 2 and says in err and not (tmp_path / "x").exists()
 
 
 def test_folders_that_are_not_what_is_asked_for(outrider: Any, target: Path, tmp_path: Path) -> None:

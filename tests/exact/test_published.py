@@ -10,7 +10,7 @@ from typing import Any
 import families
 import pytest
 import torch
-from published import IDS, LAYER, LLAMA3, WIDTH, Forward, eagle3_tensors, layer_tensors, random, save
+from published import IDS, LAYER, LLAMA3, WIDTH, Forward, dflash_tensors, eagle3_tensors, layer_tensors, random, save
 
 import outrider
 from outrider.errors import ModelNotFound, UnsupportedModel, UsageError
@@ -178,6 +178,40 @@ def test_medusa(model: Any, tmp_path: Path, layout: str) -> None:
     save(tmp_path, config, tensors)
     forward = Forward(model, LAYER, {}, model.get_input_embeddings().weight.detach())
     agrees(model, f"medusa:{tmp_path}", lambda text, _: forward.medusa(text, blocks, outputs, ids), 3)
+
+
+DFLASH = {**LAYER, "model_type": "qwen3", "num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+
+
+@pytest.mark.parametrize("layout", ["flat", "speculators", "reduced"])
+def test_dflash(model: Any, tmp_path: Path, layout: str) -> None:
+    """Layer outputs are counted from 0 in one layout and from 1 in the other."""
+    taps, size, mask = (1, 4, 6), 5, 7
+    tensors = dflash_tensors(3, 2)
+    if layout == "flat":
+        inside = {"mask_token_id": mask, "target_layer_ids": [0, 3, 5]}
+        config = {**DFLASH, "architectures": ["DFlashDraftModel"], "block_size": size, "dflash_config": inside}
+        config["num_target_layers"] = DEPTH
+    else:
+        config = {
+            "architectures": ["DFlashSpeculator"],
+            "speculators_model_type": "dflash",
+            "block_size": size,
+            "mask_token_id": mask,
+            "aux_hidden_state_layer_ids": list(taps),
+            "sliding_window_non_causal": True,
+            "transformer_layer_config": DFLASH,
+        }
+    if layout == "reduced":
+        reach = torch.zeros(100, dtype=torch.bool)
+        reach[IDS] = True
+        rows = model.lm_head.weight.detach()[IDS]
+        tensors |= {"d2t": IDS - torch.arange(len(IDS)), "t2d": reach, "lm_head.weight": rows}
+        config["draft_vocab_size"] = len(IDS)
+    save(tmp_path, config, tensors)
+    forward = Forward(model, LAYER, tensors, model.get_input_embeddings().weight.detach())
+    llm = agrees(model, f"dflash:{tmp_path}", lambda text, depth: forward.dflash(text, depth, taps, size, mask, 2))
+    assert llm.drafter.taps == taps and "layers 1, 4, 6" in llm.drafter.note
 
 
 def flat(**keys: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -159,6 +159,21 @@ def test_padding_changes_nothing(method: str) -> None:
     assert not bool(both.each[:, 0, 9:].any())
 
 
+@pytest.mark.parametrize("method", EVERY)
+def test_bfloat16(method: str) -> None:
+    """Multiplied in bfloat16 a batch costs nearly what it costs in float32, and all weights learn from it."""
+    llm = target()
+    recipe = recipe_for(method, llm)
+    batch = batch_of(llm, recipe, 9, 16)
+    exact = float(recipe.losses(batch).mean.detach())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = recipe.losses(batch).mean
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(exact, rel=0.05) and float(loss.detach()) != exact
+    for parameter in recipe.head.parameters():
+        assert not parameter.requires_grad or bool(torch.isfinite(parameter.grad).all())
+
+
 @pytest.mark.parametrize("fast", [False, True])
 def test_training_features_are_serving_features(fast: bool) -> None:
     """What the trainer computes over a whole text is what the loop shows a drafter; on exact targets to the bit."""

@@ -20,6 +20,7 @@ from . import (
     costs,
     data,
     demo,
+    deploy,
     doctor,
     explain,
     export,
@@ -57,6 +58,7 @@ for command in (
     tree.tree,
     export.export,
     import_.import_,
+    deploy.deploy,
     serve.serve,
     doctor.doctor,
 ):

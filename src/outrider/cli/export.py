@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, Offline, TrustRemoteCode, print_json
+from .options import Config, Json, Offline, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -24,7 +24,7 @@ EXAMPLES = """
 
 def export(
     drafter: Annotated[str, typer.Argument(help="Folder of a trained drafter, or METHOD:FOLDER.")],
-    format_: Annotated[str, typer.Option("--format", help="speculators, eagle3, eagle or medusa.")],
+    format_: Annotated[str, typer.Option("--format", help="speculators, eagle3, eagle, medusa or dflash.")],
     out: Annotated[Path, typer.Option(help="Folder to write; one that is there is never overwritten.")],
     target: Annotated[
         str | None, typer.Option(help="What it drafts for, where that lies now. [the name it was trained under]")
@@ -33,6 +33,7 @@ def export(
     engine: Annotated[str | None, typer.Option(help="eagle: whose names to write, vllm or sglang. [vllm]")] = None,
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Write a trained drafter in a published layout, for vLLM, SGLang and others. No weight changes."""

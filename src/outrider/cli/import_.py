@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Dtype, Json, Offline, Target, TrustRemoteCode, print_json
+from .options import Config, Device, Dtype, Json, Offline, Target, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -35,6 +35,7 @@ def import_(
     device: Device = None,
     offline: Offline = False,
     trust_remote_code: TrustRemoteCode = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Read a published drafter strictly, see that it fits a target, and keep it as a folder of ours."""

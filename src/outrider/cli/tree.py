@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Dtype, Json, Offline, Target, TrustRemoteCode, print_json
+from .options import Config, Device, Dtype, Json, Offline, Target, TrustRemoteCode, print_json
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -41,6 +41,7 @@ def tree(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search and measure, but leave the folder as it is.")
     ] = False,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Search the static tree of Medusa heads from how often they are right on held-out answers, and keep it."""

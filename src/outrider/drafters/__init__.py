@@ -42,7 +42,12 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "dflash": DFlash,
     "cascade": Cascade,
 }
-TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa]] = {"medusa": Medusa, "eagle": Eagle, "eagle3": Eagle3}
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa] | type[DFlash]] = {
+    "medusa": Medusa,
+    "eagle": Eagle,
+    "eagle3": Eagle3,
+    "dflash": DFlash,
+}
 """Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 

@@ -22,7 +22,7 @@ from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .chain import Chain
 from .recurrent import Borrowed, spread_out
-from .trained import borrowed, open_folder, ready
+from .trained import Opened, borrowed, open_folder, ready
 
 _CHUNK = 512  # prompt tokens at a time
 
@@ -55,16 +55,26 @@ class DFlash(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> DFlash:
-        """`dflash:FOLDER`, as `outrider train dflash` wrote it.
+        """`dflash:FOLDER`, as `outrider train dflash` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
-        opened = open_folder("dflash", argument, setting)
+        return cls.of(open_folder("dflash", argument, setting), setting, f"dflash:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> DFlash:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
         head = DFlashHead(opened.shape(DFlashShape), features.output(setting.target, opened.checkpoint.ids))
         opened.fill(head)
         taps = opened.checkpoint.manifest.taps
-        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"dflash:{argument}")
+        drafter = cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter
 
     @property
     def token_bytes(self) -> int:

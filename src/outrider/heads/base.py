@@ -44,6 +44,14 @@ class DraftHead(nn.Module):
         return name.partition(".")[0] not in self.borrowed
 
 
+class Norm(nn.RMSNorm):
+    """An RMS norm in the precision of its weight, whatever comes in: under autocast that is bfloat16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]"""
+        return super().forward(x.to(self.weight.dtype))
+
+
 class TargetOutput(nn.Module):
     """The target's output layer for some of its tokens: final states to logits. Frozen.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from .base import Norm
 from .rotary import SCALINGS, frequencies_of
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -73,9 +74,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=shape.qkv_bias)
         self.v_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=shape.qkv_bias)
         self.o_proj = nn.Linear(shape.heads * shape.head_size, shape.width, bias=False)
-        self.q_norm, self.k_norm = (
-            nn.RMSNorm(shape.head_size, shape.eps) if normed else nn.Identity() for _ in range(2)
-        )
+        self.q_norm, self.k_norm = (Norm(shape.head_size, shape.eps) if normed else nn.Identity() for _ in range(2))
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """[rows, N, inputs] at positions [rows, N] -> [rows, N, D]"""

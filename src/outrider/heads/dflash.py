@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .base import DraftHead, TargetOutput, initialise, normed_apart
+from .base import DraftHead, Norm, TargetOutput, initialise, normed_apart
 from .blocks import Attend, Attends, Attention, BlockShape, Mlp
 
 
@@ -47,9 +47,9 @@ class DFlashShape:
 class _Layer(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.input_layernorm = Norm(shape.width, shape.eps)
         self.self_attn = Attention(shape, shape.width, normed=True)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.mlp = Mlp(shape)
 
     def forward(self, states: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -74,10 +74,10 @@ class DFlashHead(DraftHead):
         self.shape = shape
         self.fc = nn.Linear(shape.taps * width, width, bias=False)
         if shape.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps) for _ in range(shape.taps))
-        self.hidden_norm = nn.RMSNorm(width, eps)
+            self.fc_norm = nn.ModuleList(Norm(width, eps) for _ in range(shape.taps))
+        self.hidden_norm = Norm(width, eps)
         self.layers = nn.ModuleList(_Layer(shape.block) for _ in range(shape.layers))
-        self.norm = nn.RMSNorm(width, eps)
+        self.norm = Norm(width, eps)
         initialise(self, width)
         self.output = output
 

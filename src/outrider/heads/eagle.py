@@ -92,13 +92,13 @@ class EagleHead(RecurrentHead):
         super().__init__()
         width = shape.block.width
         self.shape = shape
-        if shape.embedding:
-            self.embed_tokens = nn.Embedding(shape.embedding, width)
         if shape.cell == "gru":
             self.gru = _Gru(shape.block)
         else:
             self.fc = nn.Linear(2 * width, width, bias=shape.bias)
             self.layers = nn.ModuleList(_Layer(shape.block, first=not place) for place in range(shape.layers))
+        if shape.embedding:
+            self.embed_tokens = nn.Embedding(shape.embedding, width)
         initialise(self, width)
         self.output = output
 

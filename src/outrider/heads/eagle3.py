@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .base import initialise, normed_apart
+from .base import Norm, initialise, normed_apart
 from .blocks import Attend, Attends, Attention, BlockShape, Mlp
 from .recurrent import RecurrentHead
 
@@ -57,10 +57,10 @@ class _Layer(nn.Module):
     def __init__(self, shape: BlockShape, norm_before_residual: bool) -> None:
         super().__init__()
         self._norm_before_residual = norm_before_residual
-        self.input_layernorm = nn.RMSNorm(shape.width, shape.eps)
-        self.hidden_norm = nn.RMSNorm(shape.width, shape.eps)
+        self.input_layernorm = Norm(shape.width, shape.eps)
+        self.hidden_norm = Norm(shape.width, shape.eps)
         self.self_attn = Attention(shape, 2 * shape.width)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.mlp = Mlp(shape)
 
     def forward(self, embedded: Tensor, states: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -86,13 +86,13 @@ class Eagle3Head(RecurrentHead):
         inputs = shape.target_width or width
         self.fc = nn.Linear(shape.taps * inputs, width, bias=False)
         if shape.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(inputs, eps) for _ in range(shape.taps))
+            self.fc_norm = nn.ModuleList(Norm(inputs, eps) for _ in range(shape.taps))
         if shape.norm_before_fc:
-            self.input_norm = nn.RMSNorm(shape.taps * inputs, eps)
+            self.input_norm = Norm(shape.taps * inputs, eps)
         if shape.embedding:
             self.embed_tokens = nn.Embedding(shape.embedding, width)
         self.layers = nn.ModuleList([_Layer(shape.block, shape.norm_before_residual)])
-        self.norm = nn.RMSNorm(width, eps)
+        self.norm = Norm(width, eps)
         self.lm_head = nn.Linear(width, shape.vocabulary, bias=False)
         initialise(self, width)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from .base import DraftHead, TargetOutput, initialise
+from .base import DraftHead, Norm, TargetOutput, initialise
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ExitHead(DraftHead):
     def __init__(self, shape: ExitShape, output: TargetOutput) -> None:
         super().__init__()
         self.shape = shape
-        self.norm = nn.RMSNorm(shape.width, shape.eps)
+        self.norm = Norm(shape.width, shape.eps)
         self.down = nn.Linear(shape.width, shape.rank, bias=False)
         self.up = nn.Linear(shape.rank, shape.width, bias=False)
         initialise(self, shape.width)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .base import TargetOutput, initialise
+from .base import Norm, TargetOutput, initialise
 from .blocks import Attend, Attends, Attention, BlockShape, Mlp
 from .recurrent import RecurrentHead
 
@@ -82,9 +82,9 @@ class _Layer(nn.Module):
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.input_layernorm = Norm(shape.width, shape.eps)
         self.self_attn = Attention(shape, shape.width)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.mlp = Mlp(shape)
 
     def forward(self, states: Tensor, *, position_ids: Tensor, attend: Attend, **_: Any) -> Tensor:
@@ -106,7 +106,7 @@ class MtpHead(RecurrentHead):
     def __init__(self, shape: MtpShape, output: TargetOutput) -> None:
         super().__init__()
         width, eps = shape.block.width, shape.block.eps
-        norms = (nn.RMSNorm(width, eps), nn.RMSNorm(width, eps), nn.RMSNorm(width, eps))
+        norms = (Norm(width, eps), Norm(width, eps), Norm(width, eps))
         self.shape = shape
         self.depth = MtpDepth(width, _Layer(shape.block), norms, rotary=lambda *_: None)  # the layer turns by itself
         initialise(self, width)

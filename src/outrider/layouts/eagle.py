@@ -45,7 +45,7 @@ class Eagle(Layout):
             )
         keys = Keys(found.config, found.where)
         keys.expect("model_type", *_FAMILIES)
-        keys.expect("num_hidden_layers", 1)
+        layers = keys.size("num_hidden_layers", 1)
         keys.expect("vocab_size", view.id.vocabulary)
         width = keys.size("hidden_size")
         if width != view.id.width:
@@ -61,7 +61,14 @@ class Eagle(Layout):
         embedding = take_embedding(found, tensors, view, width)
         block = take_block(keys, width)
         keys.finish(HARMLESS)
-        shape = {"block": block, "vocabulary": len(whole), "bias": bias, "embedding": embedding}
+        shape = {
+            "block": block,
+            "vocabulary": len(whole),
+            "layers": layers,
+            "cell": "transformer",
+            "bias": bias,
+            "embedding": embedding,
+        }
         why = "It sees the target's last states, and the target's whole output layer reads its own."
         return Reading("eagle", (view.id.depth,), shape, tensors, whole, (why,))
 
@@ -73,15 +80,13 @@ class Eagle(Layout):
                 "head norms them."
             )
         shape, manifest = checkpoint.manifest.shape, checkpoint.manifest
-        if shape.get("cell", "transformer") != "transformer" or shape.get("layers", 1) != 1:
-            raise UnsupportedModel(
-                "The layout is of heads with one decoder layer, and this one has another cell: train it with "
-                'cell = "target".'
-            )
+        if shape.get("cell", "transformer") != "transformer":
+            raise UnsupportedModel(f"No published layout has a cell like {shape['cell']!r}: it runs here alone.")
         bias = shape.get("bias", True)
         config = {
             "architectures": [_NAMES[serving.engine]],
             **block_keys(checkpoint, shape["block"], serving.positions),
+            "num_hidden_layers": shape.get("layers", 1),
             "bias": bias,
         }
         notes = []

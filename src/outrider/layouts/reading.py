@@ -15,13 +15,14 @@ from safetensors.torch import save_file
 from ..checkpoints import CONFIG, WEIGHTS, Checkpoint, Manifest, replace_folder
 from ..errors import BadOption, ModelNotFound, UnsupportedModel
 from .base import Layout, Reading, Serving, View
+from .dflash import DFlash
 from .eagle import Eagle
 from .eagle3 import Eagle3
 from .folder import Found, read_config, read_folder
 from .medusa import Medusa
 from .speculators import Speculators
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (Speculators(), Eagle3(), Eagle(), Medusa())}
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (Speculators(), Eagle3(), Eagle(), Medusa(), DFlash())}
 EXTRA = "outrider.json"
 _LARGEST_EXTRA = 16 << 20  # bytes
 _PUBLISHED = ("architectures", "model_type", "speculators_model_type", "medusa_num_heads")
@@ -70,7 +71,8 @@ def layout_of(config: Mapping[str, Any], where: Path) -> Layout:
             return layout
     raise UnsupportedModel(
         f"{where} is of no layout that is known: architectures is {config.get('architectures')!r}, and one of "
-        f"Eagle3DraftModel (speculators), LlamaForCausalLMEagle3, EagleLlamaForCausalLM, MedusaModel was expected."
+        "Eagle3DraftModel (speculators), LlamaForCausalLMEagle3, EagleLlamaForCausalLM, MedusaModel, DFlashDraftModel "
+        "was expected."
     )
 
 

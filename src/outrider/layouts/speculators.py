@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..checkpoints import Checkpoint
+from . import dflash
 from .base import Layout, Reading, Serving, View, Writing
 from .eagle3 import VARIANTS, Outline, read_body, write_body
 from .folder import Found
@@ -18,9 +19,9 @@ _HARMLESS = ("speculators_version", "embed_requires_grad")
 
 
 class Speculators(Layout):
-    """EAGLE-3 in the speculators format."""
+    """EAGLE-3 and DFlash in the speculators format."""
 
-    name, methods, says_tokens = "speculators", ("eagle3",), True
+    name, methods, says_tokens = "speculators", ("eagle3", "dflash"), True
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """See `Layout`."""
@@ -29,6 +30,8 @@ class Speculators(Layout):
     def read(self, found: Found, view: View) -> Reading:
         """See `Layout`; `norm_before_residual` has to be there, for vLLM and speculators differ where it is not."""
         keys = Keys(found.config, found.where)
+        if found.config.get("speculators_model_type") == "dflash":
+            return _read_dflash(keys, found, view)
         keys.expect("speculators_model_type", *self.methods)
         variants = {name: keys.take(name, bool, False) for name in VARIANTS}
         variants["norm_before_residual"] = keys.take("norm_before_residual", bool)
@@ -49,6 +52,8 @@ class Speculators(Layout):
     def write(self, checkpoint: Checkpoint, serving: Serving) -> Writing:
         """See `Layout`."""
         manifest, shape = checkpoint.manifest, checkpoint.manifest.shape
+        if manifest.method == "dflash":
+            return _write_dflash(checkpoint, serving)
         layer = block_keys(checkpoint, shape["block"], serving.positions)
         if len(manifest.taps) != 3:
             layer["num_aux_hidden_states"] = len(manifest.taps)
@@ -64,6 +69,47 @@ class Speculators(Layout):
             "speculators_config": speculators_config("eagle3", serving),
         }
         return Writing(config, write_body(checkpoint, serving))
+
+
+def _read_dflash(keys: Keys, found: Found, view: View) -> Reading:
+    keys.expect("speculators_model_type", "dflash")
+    taps = keys.ids("aux_hidden_state_layer_ids")
+    if taps is None:
+        raise keys.strange("aux_hidden_state_layer_ids", "is missing", "a list")
+    keys.expect("sample_from_anchor", False)
+    keys.expect("target_hidden_size", view.id.width)
+    keys.expect("sliding_window_non_causal", True, False)  # without windows it says nothing of the head
+    sizes = (
+        keys.size("draft_vocab_size", view.id.vocabulary),
+        keys.size("block_size"),
+        keys.take("mask_token_id", int),
+    )
+    layer = keys.table("transformer_layer_config")
+    body = dflash.read_body(found, layer, view, taps, sizes)
+    verifier = keys.table("speculators_config").table("verifier").take("name_or_path", str, None)
+    layer.finish(HARMLESS)
+    keys.finish(_HARMLESS)
+    why = f"It sees the target's layers {', '.join(map(str, taps))} (aux_hidden_state_layer_ids, as vLLM counts)."
+    return Reading("dflash", taps, notes=(why,), verifier=verifier, **body)
+
+
+def _write_dflash(checkpoint: Checkpoint, serving: Serving) -> Writing:
+    manifest, shape = checkpoint.manifest, checkpoint.manifest.shape
+    config = {
+        "architectures": ["DFlashDraftModel"],
+        "speculators_model_type": "dflash",
+        "speculators_version": _VERSION,
+        "draft_vocab_size": manifest.draft_vocabulary,
+        "block_size": shape["size"],
+        "mask_token_id": shape["mask"],
+        "target_hidden_size": None,
+        "aux_hidden_state_layer_ids": list(manifest.taps),
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": True,
+        "transformer_layer_config": dflash.layer_keys(checkpoint, serving),
+        "speculators_config": speculators_config("dflash", serving),
+    }
+    return Writing(config, dflash.write_body(checkpoint, serving))
 
 
 def speculators_config(algorithm: str, serving: Serving) -> dict[str, Any]:

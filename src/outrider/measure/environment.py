@@ -27,6 +27,7 @@ FEATURES = {  # extra -> what it is for
     "serve": "outrider serve",
     "grammar": "JSON schemas in outrider serve",
     "train": "outrider train",
+    "audio": "recordings, for targets that hear",
     "report": "HTML reports and plots",
     "datasets": "prompts of data sets",
     "endpoint": "measuring servers (bench --endpoint)",

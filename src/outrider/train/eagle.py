@@ -52,6 +52,8 @@ class EagleRecipe(Recipe):
         target = material.target
         self.taps = (features.depth_of(target),)
         shape = replace(shape_of(cell, target, len(material.ids)), bias=bias)
+        if shape.cell == "gru" and not bias:
+            raise BadOption("A gated recurrent unit joins embedding and state by itself: leave bias out.")
         self.head = EagleHead(shape, features.output(target, material.ids).float())
         self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
         self._noise, self._regression, self._matching = noise, regression, matching
