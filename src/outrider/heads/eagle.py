@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .base import TargetOutput, initialise
+from .base import Norm, TargetOutput, initialise
 from .blocks import Attend, Attends, Attention, BlockShape, Mlp
 from .recurrent import RecurrentHead
 
@@ -47,9 +47,9 @@ class EagleShape:
 class _Layer(nn.Module):
     def __init__(self, shape: BlockShape, *, first: bool) -> None:
         super().__init__()
-        self.input_layernorm = nn.Identity() if first else nn.RMSNorm(shape.width, shape.eps)
+        self.input_layernorm = nn.Identity() if first else Norm(shape.width, shape.eps)
         self.self_attn = Attention(shape, shape.width)
-        self.post_attention_layernorm = nn.RMSNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.mlp = Mlp(shape)
 
     def forward(self, states: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -64,7 +64,7 @@ class _Gru(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
         width = shape.width
-        self.input_layernorm = nn.RMSNorm(width, shape.eps)
+        self.input_layernorm = Norm(width, shape.eps)
         self.remember, self.out = nn.Linear(width, width), nn.Linear(width, width)
         self.of_token, self.of_memory = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
 
