@@ -33,7 +33,6 @@ WORKS: dict[str, Sequence[str]] = {
     "grammar": ("-c", "import outrider.grammar, llguidance"),
     "audio": ("-c", "import outrider.audio, av"),
     "train": ("-c", "import outrider.train.loop"),
-    "audio": ("-c", "import av, outrider.audio"),
     "report": ("-c", "import jinja2, matplotlib"),
     "datasets": ("-c", "import datasets"),
     "endpoint": ("-c", "import outrider.measure.endpoint, httpx2"),
