@@ -68,7 +68,10 @@ def test_a_killed_run_equals_another(tiny: Path, tmp_path: Path) -> None:
 
 LAUNCHERS = {
     "torchrun": ("torch.distributed.run", "--nproc_per_node", "2"),
-    "accelerate": ("accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"),
+    "accelerate": (  # its own name for it: without MPI it starts several processes on CPUs so, and not with --cpu
+        *("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no"),
+    ),
 }
 
 

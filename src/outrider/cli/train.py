@@ -32,7 +32,7 @@ EXAMPLES = """
 
     outrider generate --target demo --drafter model:runs/draft --chat "Name three rivers."
 
-    accelerate launch --num_processes 2 -m outrider train eagle3 --data runs/data --out runs/eagle3
+    accelerate launch --multi_gpu --num_processes 2 -m outrider train eagle3 --data runs/data --out runs/eagle3
 
 The same command again goes on where a broken run stopped.
 """
