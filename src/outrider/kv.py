@@ -167,6 +167,7 @@ class KVCache:
         lengths: Sequence[int] | None = None,
         capacity: int | None = None,
         spare: int = 0,
+        leaving: Sequence[KVCache] = (),
     ) -> KVCache:
         """A new cache whose rows are these rows of other caches.
 
@@ -175,6 +176,7 @@ class KVCache:
             lengths: how much of each to take, if not all.
             capacity: slots of the new one, if not as many as the largest has.
             spare: rows to have ready for others.
+            leaving: caches that nobody will use any more: each of their layers goes as soon as it is copied.
         """
         taken = list(lengths) if lengths is not None else [cache.lengths[row] for cache, row in parts]
         room = max(cache.capacity for cache, _ in parts) if capacity is None else max(capacity, *taken, 1)
@@ -182,11 +184,17 @@ class KVCache:
         new._room += spare
         new.lengths = taken
         new.encoded = [cache.encoded[row] for cache, row in parts]
-        likes = {layer: pair for cache, _ in parts for layer, pair in cache._layers.items()}
-        for layer, like in likes.items():  # not of the first part: after a prompt of one token it is still empty
-            new.storage(layer, like[0].shape[1], (like[0].shape[3], like[1].shape[3]), like[0])
+        layers = dict.fromkeys(layer for cache, _ in parts for layer in cache._whole)
+        for layer in layers:
+            # Not of the first part: after a prompt of one token it is still empty.
+            keys, values = next(cache._whole[layer] for cache, _ in parts if layer in cache._whole)
+            new.storage(layer, keys.shape[1], (keys.shape[3], values.shape[3]), keys)
+            del keys, values
             for place, ((cache, row), length) in enumerate(zip(parts, taken, strict=True)):
                 new._copy(layer, place, cache, row, length)
+            for cache in leaving:
+                cache._whole.pop(layer, None)
+                cache._layers.pop(layer, None)
         return new
 
     def take_in(self, seats: Sequence[Seat]) -> bool:
@@ -259,7 +267,9 @@ def gather(seats: Sequence[Seat]) -> KVCache:
     cache = _common(seats)
     if not cache.take_in(seats):
         joined = len(seats) > cache.rows > 1  # where one joined a company, more may
-        cache = KVCache.stack([(seat.cache, seat.row) for seat in seats], spare=len(seats) // 2 if joined else 0)
+        parts, known = [(seat.cache, seat.row) for seat in seats], {id(seat) for seat in seats}
+        left = {id(old): old for old, _ in parts if all(id(seat) in known for seat in old.seats)}
+        cache = KVCache.stack(parts, spare=len(seats) // 2 if joined else 0, leaving=list(left.values()))
     for place, seat in enumerate(seats):
         seat.move(cache, place)
     return cache

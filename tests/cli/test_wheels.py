@@ -25,14 +25,14 @@ EXTRAS = [
     for extra in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     if extra != "dev"  # all of them, and what people who change Outrider need
 ]
-# What has to run where an extra is there; the words are given to Python, or to `outrider` where they begin with it.
+# What has to run where an extra is there: Python's arguments.
 WORKS: dict[str, Sequence[str]] = {
-    "demo": ("outrider", "demo", "--max-new-tokens", "8", "--json"),
+    "demo": ("-m", "outrider", "demo", "--max-new-tokens", "8", "--json"),
     "gguf": ("-c", "import gguf, accelerate"),
     "serve": ("-c", "import outrider.serve.app, outrider.serve.service"),
     "grammar": ("-c", "import outrider.grammar, llguidance"),
+    "audio": ("-c", "import outrider.audio, av"),
     "train": ("-c", "import outrider.train.loop"),
-    "audio": ("-c", "import av, outrider.audio"),
     "report": ("-c", "import jinja2, matplotlib"),
     "datasets": ("-c", "import datasets"),
     "endpoint": ("-c", "import outrider.measure.endpoint, httpx2"),
@@ -90,7 +90,8 @@ def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def beside(alone: Path, wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """`beside(extra)`: the Python of a fresh environment that sees the library's packages, with an extra's own."""
+    """`beside(extra)`: the Python of a fresh environment that sees the library's packages, with an extra's own. The
+    command itself is in the other one only, so it is `python -m outrider` here."""
 
     def make(extra: str) -> Path:
         folder = tmp_path / "venv"
@@ -105,7 +106,7 @@ def beside(alone: Path, wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 def missing(python: Path) -> dict[str, list[str]]:
     """What `outrider doctor` says is missing, by extra."""
-    found = json.loads(run([python.with_name("outrider"), "doctor", "--json"]))
+    found = json.loads(run([python, "-m", "outrider", "doctor", "--json"]))
     return {feature["extra"]: feature["missing"] for feature in found["features"]}
 
 
@@ -141,5 +142,4 @@ def test_with_an_extra(extra: str, beside: Callable[[str], Path]) -> None:
     """What it is for works, and `outrider doctor` misses nothing of it."""
     python = beside(extra)
     assert missing(python).get(extra, []) == []
-    words = WORKS[extra]
-    run([python.with_name("outrider"), *words[1:]] if words[0] == "outrider" else [python, *words])
+    run([python, *WORKS[extra]])

@@ -90,6 +90,6 @@ def _check_variants(name: str, folder: Path) -> None:
     has = [variant for variant in _VARIANTS if shape.get(variant)]
     if has:
         raise BadOption(
-            f"The head in {folder} has {' and '.join(has)}, which SGLang's EAGLE-3 does not compute: deploy it on "
-            "vLLM, or train one without (--config)."
+            f"The head in {folder} has {' and '.join(has)}, which SGLang's EAGLE-3 does not compute: deploy it "
+            "on vLLM, or train one without (--config)."
         )

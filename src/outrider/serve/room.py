@@ -1,7 +1,8 @@
 """How much memory keys and values may take, and what a request will take of it. Knows no requests under way.
 
-Rows of a batch sit in one cache, as long as its longest row needs; while rows join or leave, the old and the new one
-are there together. So a batch is counted as twice its rows times its longest row.
+Rows of a batch sit in one cache, as long as its longest row needs. A batch that was joined has half as many rows again
+ready for others, and while it moves a layer of the old one is there too. So a batch is counted as twice its rows times
+its longest row.
 """
 
 from __future__ import annotations
