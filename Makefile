@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test slow format check lint types contracts bench clean
+.PHONY: help demo test slow vllm vllm-env format check lint types contracts docs bench clean
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,12 @@ test: $(STAMP) ## the whole default test-suite
 slow: $(STAMP) ## the tests that need minutes or larger models (OUTRIDER_MODELS=folder)
 	$(BIN)/pytest -m slow
 
+vllm-env: ## vLLM for the CPU, in an environment of its own (OUTRIDER_VLLM_ENV=folder)
+	$(PYTHON) bench/peers/install.py vllm
+
+vllm: $(STAMP) ## the tests that need that environment
+	$(BIN)/pytest -m vllm
+
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -37,7 +43,10 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports
 
-check: lint types contracts test ## everything that CI asks for
+docs: $(STAMP) ## the site, in build/site; a dead link or a name that is not there stops it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+check: lint types contracts docs test ## everything that CI asks for
 
 bench: $(STAMP) ## the comparisons with Transformers in one process
 	$(BIN)/python bench/plain.py

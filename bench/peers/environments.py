@@ -14,7 +14,7 @@ class Environment:
     """A virtual environment of its own for one peer.
 
     Attributes:
-        name: the folder is `<name>-env`.
+        name: the folder is `<name>-env`, unless OUTRIDER_<NAME>_ENV names another.
         requirements: what pip installs; versions are those that were measured.
         constraints: what pip may choose for everything that comes along.
         removed: packages that come along unasked and do not load beside a CPU build of torch.
@@ -29,8 +29,9 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
-        return peers_folder() / f"{self.name}-env"
+        """Where it lies: where OUTRIDER_VLLM_ENV and the like say, or else with the others."""
+        named = os.environ.get(f"OUTRIDER_{self.name.upper()}_ENV")
+        return Path(named).expanduser() if named else peers_folder() / f"{self.name}-env"
 
     @property
     def python(self) -> Path:

@@ -77,7 +77,7 @@ def engines(cores: Sequence[int]) -> list[Engine]:
                 dtype,
                 environment="vllm",
                 options=options,
-                settings=_vllm_settings(cores),
+                settings=vllm_settings(cores),
             )
         )
     options = (("dtype", "float32"), ("quantize", "int8"))
@@ -108,7 +108,7 @@ def engines(cores: Sequence[int]) -> list[Engine]:
     return every
 
 
-def _vllm_settings(cores: Sequence[int]) -> tuple[tuple[str, str], ...]:
+def vllm_settings(cores: Sequence[int]) -> tuple[tuple[str, str], ...]:
     """vLLM's advice for CPUs: threads bound to cores, Intel's OpenMP, and tcmalloc where the system has it."""
     preloaded = [ENVIRONMENTS["vllm"].folder / "lib" / "libiomp5.so", *Path("/usr/lib").glob(TCMALLOC)]
     return (

@@ -15,7 +15,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .api import Output, Outrider, Piece, load
     from .config import load_config
+    from .drop_in import generate_with
     from .errors import OutriderError, UsageError
+    from .outputs import Segment, Transcript
     from .sampling import Sampling
     from .stats import Stats
     from .types import Budget, Draft, Round, Scores, Tree
@@ -26,8 +28,11 @@ _HOMES = {
     "Piece": "api",
     "load": "api",
     "load_config": "config",
+    "generate_with": "drop_in",
     "OutriderError": "errors",
     "UsageError": "errors",
+    "Segment": "outputs",
+    "Transcript": "outputs",
     "Sampling": "sampling",
     "Stats": "stats",
     "Budget": "types",
@@ -47,9 +52,12 @@ __all__ = [
     "Round",
     "Sampling",
     "Scores",
+    "Segment",
     "Stats",
+    "Transcript",
     "Tree",
     "UsageError",
+    "generate_with",
     "load",
     "load_config",
 ]

@@ -41,6 +41,8 @@ class FastLinear(nn.Module):
         outputs, inputs: of all weights together.
     """
 
+    weight = None  # T5's modules look at its type before they call a linear
+
     def __init__(self, outputs: int, inputs: int) -> None:
         super().__init__()
         self.out_features, self.in_features = outputs, inputs
@@ -168,7 +170,12 @@ def pack_linears(module: nn.Module) -> None:
 
 
 def _is_linear(module: Any) -> bool:
-    return type(module) is nn.Linear or type(module).__name__ == "Conv1D"
+    return (type(module) is nn.Linear or type(module).__name__ == "Conv1D") and not is_wrapped(module)
+
+
+def is_wrapped(module: nn.Module) -> bool:
+    """Whether calling a module does more than its class says: somebody has hooked it, or replaced its `forward`."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def _weight_of(module: Any) -> Tensor:

@@ -6,7 +6,7 @@ earliest stop string, then the budget, then the context. Ids, text, statistics a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from .errors import BadOption, BadPrompt
 from .policy import Policy
 from .sampling import History, Sampling
 from .text import Detokenizer, StopText, Tokenizer
-from .types import FinishReason
+from .types import FinishReason, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Request:
         prediction: ids that the caller expects to be written, for drafters that use them.
         logprobs: how many of the likeliest tokens `Round.logprobs` lists beside each that is written; None: no list.
         ignore_eos: the ids that end the target's output do not end this one, as benchmarks of fixed length want it.
+        until: asked after each token, with prompt and output; True ends the output there.
+        source: what an encoder-decoder target reads before it writes; None for decoder-only targets.
     """
 
     prompt: tuple[int, ...]
@@ -41,6 +43,8 @@ class Request:
     prediction: tuple[int, ...] = ()
     logprobs: int | None = None
     ignore_eos: bool = False
+    until: Callable[[Sequence[int]], bool] | None = None
+    source: Source | None = None
 
     def check(self, context: int, vocabulary: int) -> None:
         """Refuse what cannot work, before any work.
@@ -135,12 +139,15 @@ class Row:
     def _ending(self, token: int) -> FinishReason | None:
         if token in self._eos:
             return "stop"
+        ended = self.request.until is not None and self.request.until(self.tokens)
         if self._words is not None:
             piece = self._words.push(token)
             if piece and self.request.stop:
                 self._cut = self._stops.find(self._words.text, len(piece))
                 if self._cut is not None:
                     return "stop"
+        if ended:
+            return "stop"
         return "length" if self.room < 0 else None
 
     @property

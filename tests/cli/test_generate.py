@@ -243,4 +243,4 @@ def test_demo_reports_identical_ids(outrider) -> None:
     assert code == 0
     assert document["identical"] is True
     assert document["plain"]["token_ids"] == document["speculative"]["token_ids"]
-    assert document["speculative"]["stats"]["acceptance_length"] > 1
+    assert document["speculative"]["stats"]["drafted"] > 0

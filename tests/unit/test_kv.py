@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from outrider.kv import BLOCK, KVCache, Seat, gather
+from outrider.kv import BLOCK, KVCache, Seat, arranged, gather
 
 Rows = list[list[float]]
 LAYERS = (0, 3)
@@ -151,10 +151,66 @@ def test_gather_moves_keys_only_when_the_company_changes() -> None:
     assert turned is not together
     assert committed(turned) == [[2, 2.5], [0]]
     assert (seats[2].row, seats[0].row, seats[1].cache) == (0, 1, together)
-    assert gather(seats[1:2]) is not together, "a row that is left alone takes only its own keys along"
 
 
-@pytest.mark.parametrize("seed", range(8))
+def company(count: int) -> tuple[KVCache, list[Seat]]:
+    """Seats that share a cache, each with its number."""
+    seats = [Seat(KVCache(1)) for _ in range(count)]
+    for number, seat in enumerate(seats):
+        write(seat.cache, [[number]])
+        seat.cache.keep([(0,)])
+    return gather(seats), seats
+
+
+def test_newcomers_take_the_rows_that_were_left() -> None:
+    """Those that stay are not moved, and nothing is allocated, whether others come or not."""
+    cache, seats = company(4)
+    storage = cache.tensors[0].data_ptr()
+    assert arranged(seats) == [0, 1, 2, 3]
+    del seats[1]
+    assert arranged(seats) == [0, 2, 1], "the last one takes the row that was left"
+    seats = [seats[which] for which in arranged(seats)]
+    assert gather(seats) is cache
+    assert committed(cache) == [[0], [3], [2]]
+    late = Seat(KVCache(1))
+    write(late.cache, [[7, 8]])
+    late.cache.keep([(0, 1)])
+    seats = [late, *seats]
+    assert arranged(seats) == [1, 2, 3, 0]
+    seats = [seats[which] for which in arranged(seats)]
+    assert gather(seats) is cache
+    assert committed(cache) == [[0], [3], [2], [7, 8]]
+    assert cache.tensors[0].data_ptr() == storage
+
+
+def test_a_company_that_was_joined_has_room_for_more() -> None:
+    """The first to join moves everybody, those after it nobody; room nobody has is zero."""
+    _, seats = company(2)
+    moved = []
+    for number in range(2, 6):
+        seats.append(Seat(KVCache(1)))
+        write(seats[-1].cache, [[number]])
+        seats[-1].cache.keep([(0,)])
+        before = seats[0].cache
+        moved.append(gather(seats) is not before)
+    assert moved == [True, False, True, False]
+    assert committed(seats[0].cache) == [[number] for number in range(6)]
+    seats[0].cache.reserve(2 * BLOCK)
+    assert committed(seats[0].cache) == [[number] for number in range(6)]
+
+
+def test_keys_of_others_are_left_alone() -> None:
+    """Where someone else sits in the cache, those that are asked for get one of their own; so do a few of many."""
+    cache, seats = company(8)
+    alone = gather([seats[0]])
+    assert alone is not cache
+    assert committed(cache)[1:] == [[number] for number in range(1, 8)]
+    del seats[1:7]
+    assert gather([seats[-1]]) is not cache, "one of eight"
+    assert committed(seats[-1].cache) == [[7]]
+
+
+@pytest.mark.parametrize("seed", range(16))
 def test_any_sequence_of_operations(seed: int) -> None:
     """Random writes, paths, crops and company, against lists."""
     chance = random.Random(seed)
@@ -163,6 +219,7 @@ def test_any_sequence_of_operations(seed: int) -> None:
     number = 0
     for _ in range(40):
         chosen = chance.sample(range(4), chance.randrange(1, 5))
+        chosen = [chosen[which] for which in arranged([seats[row] for row in chosen])]
         cache = gather([seats[row] for row in chosen])
         new: Rows = []
         for _ in chosen:
@@ -174,6 +231,9 @@ def test_any_sequence_of_operations(seed: int) -> None:
         cache.keep(paths)
         for row, part, path in zip(chosen, new, paths, strict=True):
             model[row] += [part[node] for node in path]
+        if chance.random() < 0.3:
+            gone = chance.randrange(4)  # its place is taken by a new one
+            seats[gone], model[gone] = Seat(KVCache(1)), []
         if chance.random() < 0.3:
             row, length = chance.randrange(4), chance.randrange(10)
             seats[row].cache.crop(seats[row].row, length)

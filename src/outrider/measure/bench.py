@@ -16,6 +16,7 @@ from ..api import Output, Outrider
 from ..errors import BadOption, BadPrompt
 from ..row import Request
 from ..sampling import Sampling
+from ..sources import addressed
 from ..text import Detokenizer, encode
 from ..trace import as_json
 from ..types import Origin, Round
@@ -186,13 +187,13 @@ class _OneTarget:
     def _check(self, llm: Outrider, prompt: BenchPrompt) -> None:
         """Refuse a prompt that does not fit, before any work."""
         try:
-            ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
-            request = Request(ids, Sampling(), 0, self.wanted.plan.max_new_tokens)
+            request = self._request(llm, prompt, Sampling(), 0)
             request.check(llm.target.context, llm.target.vocabulary)
             theirs = any(case.system == TRANSFORMERS for case in self.own.values())
-            if theirs and len(ids) + request.max_new_tokens > llm.target.context:
+            count = len(request.prompt)
+            if theirs and count + request.max_new_tokens > llm.target.context:
                 raise BadPrompt(
-                    f"It has {len(ids)} tokens and the context {llm.target.context}, where Outrider stops and "
+                    f"It has {count} tokens and the context {llm.target.context}, where Outrider stops and "
                     "Transformers does not: lower --max-new-tokens."
                 )
         except BadPrompt as error:
@@ -278,9 +279,9 @@ class _OneTarget:
     def _divergence(self, llm: Outrider, rival: Transformers | None, plain: Sample, other: Sample) -> Divergence:
         """Where an answer left plain decoding's, and whether rounding explains it, in the opinion of who wrote it."""
         sampling = Sampling(temperature=self.own[other.case].temperature)
-        request = Request(self._ids(llm, other), sampling, plain.seed, self.wanted.plan.max_new_tokens)
+        request = self._request(llm, self._prompt(other), sampling, plain.seed)
         target, exact = llm.target, llm.exactness == "bits"
-        logits_of, again = plain_logits(target), other_logits(target)
+        logits_of, again = plain_logits(target, request.source), other_logits(target, request.source)
         if self.own[other.case].system == TRANSFORMERS:
             assert rival is not None, "it was loaded for this"
             logits_of, again, exact = transformers_logits(rival.model), transformers_again(rival.model), False
@@ -300,10 +301,14 @@ class _OneTarget:
             verdict=found.verdict,
         )
 
-    def _ids(self, llm: Outrider, sample: Sample) -> tuple[int, ...]:
-        """The prompt of a sample, as the target saw it."""
-        prompt = next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
-        return tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+    def _prompt(self, sample: Sample) -> BenchPrompt:
+        """That of a sample."""
+        return next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
+
+    def _request(self, llm: Outrider, prompt: BenchPrompt, sampling: Sampling, seed: int) -> Request:
+        """A prompt as the target sees it."""
+        ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+        return addressed(llm.target, Request(ids, sampling, seed, self.wanted.plan.max_new_tokens))
 
     def _ask(self, llm: Outrider) -> None:
         """How likely the target finds each answer; equal answers to one prompt are asked about once."""
@@ -313,7 +318,8 @@ class _OneTarget:
             if sample.case in self.own and sample.perplexity is None:
                 key = (sample.prompt, sample.ids)
                 if key not in known:
-                    known[key] = perplexity(llm.target, self._ids(llm, sample), sample.ids)
+                    request = self._request(llm, self._prompt(sample), Sampling(), 0)
+                    known[key] = perplexity(llm.target, request.prompt, sample.ids, request.source)
                 records[place] = sample.model_copy(update={"perplexity": known[key]})
                 self.advance()
             elif sample.case in self.own:

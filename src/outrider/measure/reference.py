@@ -15,7 +15,8 @@ _MORE, _COMPANY = 7, 4  # tokens behind the text, and rows
 
 @torch.no_grad()
 def transformers_ids(model: Any, prompt: Sequence[int], max_new_tokens: int, processors: Any = None) -> list[int]:
-    """What Transformers' own `generate` writes greedily after a prompt, alone and without padding.
+    """What Transformers' own `generate` writes greedily after a prompt, alone and without padding; what an
+    encoder-decoder model writes when it has read it.
 
     Args:
         model: a `PreTrainedModel`, with whatever attention it has.
@@ -33,6 +34,9 @@ def transformers_ids(model: Any, prompt: Sequence[int], max_new_tokens: int, pro
         pad_token_id=model.generation_config.pad_token_id or 0,
     )
     options = {"logits_processor": processors} if processors is not None else {}
+    if model.config.is_encoder_decoder:  # whose own configuration forces and suppresses tokens
+        out = model.generate(ids, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1, **options)
+        return [int(token) for token in out[0, 1:]]
     out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings, **options)
     return [int(token) for token in out[0, len(prompt) :]]
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..kv import Seat
-from ..target import Target, prefill
-from ..types import Tree
+from ..kv import KVCache
+from ..target import Encoder, Target, prefill
+from ..types import Source, Tree
 
 LogitsOf = Callable[[Sequence[int]], Tensor]
 """Ids of a whole text -> [V], the model's own logits of the token after it."""
@@ -55,37 +55,50 @@ def left_open(logit: float, by: float, dtype: torch.dtype) -> float:
     return max(least, _APPROACH * by) if by <= math.sqrt(precision) * height else least
 
 
-def plain_logits(target: Target) -> LogitsOf:
-    """A target's own logits by a pass over the last token alone, the others in its cache."""
-    return _passes_of(target, 1, 1)
+def plain_logits(target: Target, source: Source | None = None) -> LogitsOf:
+    """A target's own logits by a pass over the last token alone, the others in its cache.
+
+    Args:
+        target: the model.
+        source: what it has read, if it is an encoder-decoder model.
+    """
+    return _passes_of(target, 1, 1, source)
 
 
-def other_logits(target: Target) -> tuple[LogitsOf, ...]:
+def other_logits(target: Target, source: Source | None = None) -> tuple[LogitsOf, ...]:
     """The same in other ways, see the module: whole, in narrow passes from a little before the end, and in company."""
 
     def together(ids: Sequence[int]) -> Tensor:
-        cache = target.new_cache(_COMPANY, len(ids))
+        cache = _cache(target, _COMPANY, len(ids), source)
         if ids[:-1]:
             target.forward([Tree.chain(ids[:-1])] * _COMPANY, cache, last_only=True)
             cache.keep([range(len(ids) - 1)] * _COMPANY)
         return target.forward([Tree.chain(ids[-1:])] * _COMPANY, cache)[0].logits[-1]
 
-    whole = _passes_of(target, 1 << 30, 1 << 30)
-    return (whole, *(_passes_of(target, width, _TAIL) for width in _WIDTHS), together)
+    whole = _passes_of(target, 1 << 30, 1 << 30, source)
+    return (whole, *(_passes_of(target, width, _TAIL, source) for width in _WIDTHS), together)
 
 
-def _passes_of(target: Target, width: int, tail: int) -> LogitsOf:
+def _passes_of(target: Target, width: int, tail: int, source: Source | None = None) -> LogitsOf:
     """Logits by passes over so many tokens each, behind all but a tail, which are read at once."""
 
     def logits_of(ids: Sequence[int]) -> Tensor:
-        seat, here = Seat(target.new_cache(1, len(ids))), max(0, len(ids) - tail)
-        prefill(target, ids[:here], seat.cache)
+        cache, here = _cache(target, 1, len(ids), source), max(0, len(ids) - tail)
+        prefill(target, ids[:here], cache)
         while True:
             part = ids[here : here + width]
-            (scores,) = target.forward([Tree.chain(part)], seat.cache, last_only=True)
-            seat.cache.keep([range(len(part))])
+            (scores,) = target.forward([Tree.chain(part)], cache, last_only=True)
+            cache.keep([range(len(part))])
             here += len(part)
             if here == len(ids):
                 return scores.logits[-1]
 
     return logits_of
+
+
+def _cache(target: Target, rows: int, tokens: int, source: Source | None) -> KVCache:
+    """An empty one, with what an encoder has read."""
+    cache = target.new_cache(rows, tokens)
+    if source is not None and isinstance(target, Encoder):
+        cache.encoded = [target.encode(source)] * rows
+    return cache

@@ -214,7 +214,7 @@ def _served(
             prompt=prompt.id,
             category=prompt.category,
             repeat=turn.repeat,
-            prompt_tokens=len(output.prompt_ids),
+            prompt_tokens=output.prompt_tokens,
             seconds=rounds[-1].at,
             rounds=rounds,
             arrivals=tuple((round_.at, round_.tokens) for round_ in rounds),
