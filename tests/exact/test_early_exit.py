@@ -325,10 +325,10 @@ def test_budgets_and_stops() -> None:
 
 
 @needs_kernels
-def test_the_demo_model(demo: Any, demo_model: Any) -> None:
+def test_the_demo_model(demo: Any, demo_model: Any, demo_writes: Any) -> None:
     """A real model, several scripts, greedily against Transformers."""
     llm = demo("none").using("early_exit:29", policy="fixed:3")
     ids = [llm.tokenizer(PROMPTS[name])["input_ids"] for name in ("story", "russian", "emoji")]
     for prompt, output in zip(ids, llm.generate(ids, max_new_tokens=16), strict=True):
-        assert_equal(demo_model, prompt, transformers_ids(demo_model, prompt, 16), output.token_ids, "early exit")
+        assert_equal(demo_model, prompt, demo_writes(prompt, 16), output.token_ids, "early exit")
     assert output.stats.accepted

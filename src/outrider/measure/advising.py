@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from .explaining import Explanation, explain
 from .predicting import predictions, share_with_draft
 from .reporting.wording import method, number, setting, share, speculates, times
-from .results import Case, CategoryFigures, Results, Sample, Summary
+from .results import OWN, Case, CategoryFigures, Results, Sample, Summary
 
 _BETTER = 1.03  # a gain that is worth a sentence
 _LOSING = 0.9  # a factor that costs a tenth
@@ -35,7 +35,7 @@ def _advice(results: Results, samples: Sequence[Sample], summary: Summary, one: 
     """(speed that it may reach, sentence)."""
     case = results.cases[summary.case]
     speed = one.speedup
-    if speed is None:
+    if speed is None or case.system != OWN:
         return
     if not summary.drafted:
         yield speed, "Nothing was drafted: the drafter has nothing to say on these prompts; try another one."

@@ -60,7 +60,7 @@ def transformers_again(model: Any) -> tuple[LogitsOf, ...]:
 
     @torch.no_grad()
     def as_generated(ids: Sequence[int]) -> Tensor:
-        from transformers import GenerationConfig
+        from transformers import GenerationConfig, LogitsProcessorList
 
         *before, last = ids
         if not before:
@@ -73,7 +73,7 @@ def transformers_again(model: Any) -> tuple[LogitsOf, ...]:
             output_logits=True,
             return_dict_in_generate=True,
         )
-        forced = [_Forced(len(before), last)]
+        forced = LogitsProcessorList([_Forced(len(before), last)])
         out = model.generate(
             batch, attention_mask=torch.ones_like(batch), generation_config=settings, logits_processor=forced
         )
