@@ -103,7 +103,8 @@ class Engine:
 
     @property
     def active(self) -> list[Row]:
-        """The rows under way."""
+        """The rows under way, in the order of the next pass."""
+        self._batch = [self._batch[which] for which in arranged([seat for _, seat in self._batch])]
         return [row for row, _ in self._batch]
 
     @property
@@ -195,8 +196,7 @@ class Engine:
         Rows share a drafter's work, so all are asked for together. If that fails, each is asked for alone, in a cache
         of its own, to learn whose fault it was; a drafter may be asked again before anything is committed.
         """
-        self._batch = [self._batch[which] for which in arranged([seat for _, seat in self._batch])]
-        cache, rows = self._gathered(), self.active
+        rows, cache = self.active, self._gathered()
         lengths = list(cache.lengths)
         try:
             return self._ask(rows)

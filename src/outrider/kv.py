@@ -253,6 +253,8 @@ class Seat:
 
 def arranged(seats: Sequence[Seat]) -> list[int]:
     """The order of these seats in which `gather` moves the fewest: most stay, the rest take the rows between them."""
+    if not seats:
+        return []
     cache = _common(seats)
     staying = {seat.row: which for which, seat in enumerate(seats) if seat.cache is cache and seat.row < len(seats)}
     others = iter([which for which in range(len(seats)) if which not in staying.values()])
