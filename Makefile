@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_PROCESSES ?= 2
 
 .PHONY: help demo test slow vllm vllm-env format check lint types contracts docs bench clean
 
@@ -17,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## the same answer, plainly and speculatively, on a real model
 	$(BIN)/outrider demo
 
-test: $(STAMP) ## the whole default test-suite
-	$(BIN)/pytest
+test: $(STAMP) ## the whole default test-suite, in TEST_PROCESSES processes
+	$(BIN)/pytest -n $(TEST_PROCESSES)
 
 slow: $(STAMP) ## the tests that need minutes or larger models (OUTRIDER_MODELS=folder)
 	$(BIN)/pytest -m slow

@@ -151,13 +151,13 @@ def test_only_the_tokens_are_cropped() -> None:
     cache.reserve(2000)
     assert cache.encoded == made
     assert KVCache.stack([(cache, 1), (cache, 0)]).encoded == made[::-1]
+    assert cache.nbytes > sum(encoded.nbytes for encoded in made)
     seats = [Seat(cache, 0), Seat(cache, 1), Seat(target.new_cache())]
     seats[2].cache.encoded[0] = newcomer = target.encode(Source((7, 8)))
     assert gather(seats).encoded == [*made, newcomer]
     gather(seats[1:2] + seats[2:])
     assert [seat.encoded for seat in seats[1:]] == [made[1], newcomer]
     assert made[0].layers[0][0].shape == (1, 4, 8, 16)
-    assert cache.nbytes > sum(encoded.nbytes for encoded in made)
 
 
 def table() -> dict[str, str]:
