@@ -180,6 +180,20 @@ def _capped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
     return scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ values
 
 
+def layer_of(module: torch.nn.Module) -> int:
+    """The number under which an attention module's keys are kept.
+
+    Raises:
+        UnsupportedModel: it has none.
+    """
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise UnsupportedModel(
+            f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
+        )
+    return layer
+
+
 def _attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -198,11 +212,7 @@ def _attention(
         what = f"uses {named[0]} in its attention" if named else "does not hand keywords on to its attention layers"
         raise UnsupportedModel(f"{type(module).__name__} {what}, which Outrider cannot serve: choose another target.")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
-        raise UnsupportedModel(
-            f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
-        )
+    layer = layer_of(module)
     if not getattr(module, "is_causal", True):
         raise UnsupportedModel(
             f"{type(module).__name__} lets tokens see those after them, so it is not causal as configured: choose a "

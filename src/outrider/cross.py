@@ -16,8 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from .attention import Pass
-from .errors import UnsupportedModel
+from .attention import Pass, layer_of
 from .kv import Encoded, KVCache
 from .types import Tree
 
@@ -91,11 +90,7 @@ def _attention(
             module, query, key, value, attention_mask, scaling=scaling, **extras
         )
         return attended
-    layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
-        raise UnsupportedModel(
-            f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
-        )
+    layer = layer_of(module)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if getattr(module, "is_causal", True):
         return outrider_pass.attend_itself(layer, query, key, value, scale), None

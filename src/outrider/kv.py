@@ -13,7 +13,7 @@ that were left, so that a server's batch is not copied whenever one of its reque
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from weakref import WeakSet
 
@@ -167,7 +167,7 @@ class KVCache:
         lengths: Sequence[int] | None = None,
         capacity: int | None = None,
         spare: int = 0,
-        leaving: Sequence[KVCache] = (),
+        leaving: Collection[KVCache] = (),
     ) -> KVCache:
         """A new cache whose rows are these rows of other caches.
 
@@ -208,8 +208,7 @@ class KVCache:
         fits = self._room // 4 <= len(seats) <= self._room and all(
             seat.cache.capacity <= self.capacity for seat in seats
         )
-        known = {id(seat) for seat in seats}
-        if not (self._whole and fits) or left & moving.keys() or any(id(other) not in known for other in self.seats):
+        if not (self._whole and fits) or left & moving.keys() or not self.seats <= set(seats):
             return False
         self.lengths, self.encoded = [seat.length for seat in seats], [seat.encoded for seat in seats]
         for layer, whole in self._whole.items():
@@ -269,9 +268,9 @@ def gather(seats: Sequence[Seat]) -> KVCache:
     cache = _common(seats)
     if not cache.take_in(seats):
         joined = len(seats) > cache.rows > 1  # where one joined a company, more may
-        parts, known = [(seat.cache, seat.row) for seat in seats], {id(seat) for seat in seats}
-        left = {id(old): old for old, _ in parts if all(id(seat) in known for seat in old.seats)}
-        cache = KVCache.stack(parts, spare=len(seats) // 2 if joined else 0, leaving=list(left.values()))
+        left = {seat.cache for seat in seats if seat.cache.seats <= set(seats)}
+        parts = [(seat.cache, seat.row) for seat in seats]
+        cache = KVCache.stack(parts, spare=len(seats) // 2 if joined else 0, leaving=left)
     for place, seat in enumerate(seats):
         seat.move(cache, place)
     return cache
@@ -279,5 +278,5 @@ def gather(seats: Sequence[Seat]) -> KVCache:
 
 def _common(seats: Sequence[Seat]) -> KVCache:
     """The cache in which most of them sit."""
-    ((which, _),) = Counter(id(seat.cache) for seat in seats).most_common(1)
-    return next(seat.cache for seat in seats if id(seat.cache) == which)
+    ((cache, _),) = Counter(seat.cache for seat in seats).most_common(1)
+    return cache

@@ -20,7 +20,7 @@ from ..kv import KVCache, Seat, gather
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
-from .chain import Chain
+from .chain import chains_of
 from .recurrent import Borrowed, spread_out
 from .trained import Opened, borrowed, open_folder, ready
 
@@ -102,10 +102,7 @@ class DFlash(Drafter):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """See `Drafter`; one pass for all rows. A row whose whole text is one token gets a plain step."""
-        chains = [
-            Chain(state.tokens, state.prompt_length, self._parts.eos, budget, sampling, noise)
-            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
-        ]
+        chains = chains_of(states, self._parts.eos, budgets, samplings, noises)
         asked = [row for row, state in enumerate(states) if chains[row].open and len(state.tokens) > 1]
         if asked:
             some = [states[row] for row in asked]

@@ -22,7 +22,7 @@ from ..layers import Layered, Started, layered
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
-from .chain import Chain
+from .chain import chains_of
 from .recurrent import Borrowed, spread_out
 from .trained import borrowed, open_folder, ready
 
@@ -131,10 +131,7 @@ class EarlyExit(Drafter):
         The last token of each draft is run too, and the pending token of rows without a draft: verification then finds
         every node's lower layers done.
         """
-        chains = [
-            Chain(state.tokens, state.prompt_length, self._target.eos, budget, sampling, noise)
-            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
-        ]
+        chains = chains_of(states, self._target.eos, budgets, samplings, noises)
         seats = [state.seat for state in states if state.seat is not None]
         assert len(seats) == len(states), "the loop seats every request"
         cache = seats[0].cache

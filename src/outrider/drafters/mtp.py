@@ -27,7 +27,7 @@ from ..layers import Layered, layered
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
-from .chain import Chain
+from .chain import Chain, chains_of
 from .mtp_files import read_depths
 from .mtp_trained import TrainedMtp
 
@@ -107,10 +107,7 @@ class Mtp(Drafter):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """See `Drafter`; a row whose whole text is one token has no state to begin with, and gets a plain step."""
-        chains = [
-            Chain(state.tokens, state.prompt_length, self._target.eos, budget, sampling, noise)
-            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
-        ]
+        chains = chains_of(states, self._target.eos, budgets, samplings, noises)
         rows = [row for row, state in enumerate(states) if state.known]
         ahead = {row: self._like.new_zeros(0, self._like.shape[0]) for row in rows}
         newest: dict[int, Tensor] = {}
