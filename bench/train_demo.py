@@ -1,4 +1,6 @@
-"""Train the demo model's drafters: data of every kind, then EAGLE-3, Medusa and EAGLE. Takes hours; the same command goes on.
+"""Train the demo model's drafters: data of every kind, then EAGLE-3, Medusa and EAGLE.
+
+Takes hours; the same command goes on.
 
     nohup python bench/train_demo.py > /dev/null 2>&1 &
 
