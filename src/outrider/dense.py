@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from . import native
 from .kv import KVCache
-from .linear import FastLinear, NativeLinear, RowsOf, can_pack, fused, is_wrapped
+from .linear import FastLinear, NativeLinear, RowsOf, can_pack, fused, is_wrapped, read_back
 from .target import TransformersTarget
 from .types import Scores, Tree
 
@@ -159,6 +159,37 @@ class DenseTarget:
     def depth(self) -> int:
         """See `layers.Layered`."""
         return len(self._layers)
+
+    def weights(self, index: int) -> dict[str, Tensor]:
+        """A decoder layer's weights by the names that its model has for them, copied back from where they lie packed;
+        a norm's is what it multiplies by."""
+        layer, size = self._layers[index], self._size
+        like = torch.empty(0, dtype=self.dtype)
+        inner = layer.down.in_features
+        packed = {
+            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): layer.qkv,
+            ("self_attn.o_proj",): layer.out,
+            ("mlp.gate_proj", "mlp.up_proj"): layer.gate_up,
+            ("mlp.down_proj",): layer.down,
+        }
+        sizes = {"q_proj": self._heads * size, "k_proj": self._kv_heads * size, "v_proj": self._kv_heads * size}
+        found: dict[str, Tensor] = {}
+        for names, linear in packed.items():
+            parts = [sizes.get(name.rpartition(".")[2], inner) for name in names]
+            parts = parts if len(names) > 1 else [linear.out_features]
+            weight, bias = read_back(linear, linear.in_features, like)
+            found |= zip((f"{name}.weight" for name in names), torch.split(weight, parts), strict=True)
+            if bias is not None:
+                found |= zip((f"{name}.bias" for name in names), torch.split(bias, parts), strict=True)
+        framed = layer.after_attention is not None
+        norms = {
+            "input_layernorm": layer.before_attention,
+            "pre_feedforward_layernorm" if framed else "post_attention_layernorm": layer.before_mlp,
+            "post_attention_layernorm" if framed else "": layer.after_attention,
+            "post_feedforward_layernorm": layer.after_mlp,
+        }
+        found |= {f"{name}.weight": norm.weight for name, norm in norms.items() if norm is not None}
+        return found | dict(zip(("self_attn.q_norm.weight", "self_attn.k_norm.weight"), layer.held, strict=False))
 
     @property
     def output(self) -> FastLinear:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from .dense import DenseTarget
 from .errors import UnsupportedModel
 from .heads.base import TargetOutput
 from .heads.blocks import BlockShape
-from .linear import FastLinear
+from .heads.rotary import SCALINGS
+from .linear import read_back
 from .target import Target, TransformersTarget
 from .types import Tree
 
@@ -25,7 +27,6 @@ CONVENTION = "hidden_states"
 MARK = "outrider_trained"  # in the configuration of a target that `outrider train` has changed: how, and a hash
 _PROBES = 64  # embeddings that tell one target from another
 _CLOSE = 0.02  # relative: how far the output layer's logits may lie from the target's own
-_PART = 64  # unit vectors at a time
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -115,7 +116,8 @@ def output(target: Target, ids: Tensor | None = None) -> TargetOutput:
     source = built(target)
     cap = getattr(source.config, "final_logit_softcapping", None)
     layer = source.output if isinstance(source, DenseTarget) else source.model.get_output_embeddings()
-    weight, bias = _rows(layer, torch.arange(source.vocabulary) if ids is None else ids, width_of(target), source)
+    like = torch.empty(0, dtype=source.dtype, device=source.device)
+    weight, bias = read_back(layer, width_of(target), like, torch.arange(source.vocabulary) if ids is None else ids)
     found = TargetOutput(weight, bias, cap).to(source.device)
     factor = _factor(source, found, ids)
     if factor != 1.0:
@@ -123,20 +125,6 @@ def output(target: Target, ids: Tensor | None = None) -> TargetOutput:
         if bias is not None:
             found.linear.bias.mul_(factor)
     return found
-
-
-def _rows(
-    layer: torch.nn.Module, ids: Tensor, width: int, source: DenseTarget | TransformersTarget
-) -> tuple[Tensor, Tensor | None]:
-    """Rows of a linear's weight and of its bias; of a packed one by what it makes of unit vectors."""
-    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
-    if not isinstance(layer, FastLinear) and isinstance(weight, Tensor) and weight.device.type != "meta":
-        where = ids.to(weight.device)
-        return weight.detach()[where].clone(), None if bias is None else bias.detach()[where].clone()
-    unit = torch.eye(width, dtype=source.dtype, device=source.device)
-    nothing = layer(unit.new_zeros(1, width))[0, ids]
-    columns = torch.cat([layer(part)[:, ids] - nothing for part in torch.split(unit, _PART)])
-    return columns.T.contiguous(), nothing if bool(nothing.any()) else None
 
 
 def _factor(source: DenseTarget | TransformersTarget, found: TargetOutput, ids: Tensor | None) -> float:
@@ -156,13 +144,21 @@ def _factor(source: DenseTarget | TransformersTarget, found: TargetOutput, ids: 
 
 
 def block_shape(target: Target) -> BlockShape:
-    """A decoder layer as wide as the target's."""
+    """A decoder layer as wide as the target's, with its rotary positions where they are of a kind that we have."""
     config = built(target).config
     width, heads = width_of(target), int(config.num_attention_heads)
     size = int(getattr(config, "head_dim", None) or width // heads)
     grouped = int(getattr(config, "num_key_value_heads", None) or heads)
     inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * width
-    return BlockShape(width, heads, grouped if heads % grouped == 0 else heads, size + size % 2, int(inner))
+    kv_heads = grouped if heads % grouped == 0 else heads
+    shape = BlockShape(width, heads, kv_heads, size + size % 2, int(inner))
+    rope = dict(getattr(config, "rope_parameters", None) or {})
+    rope = dict(rope.get("full_attention") or rope)  # one for each kind of layer
+    theta, kind = rope.pop("rope_theta", None), rope.get("rope_type", "default")
+    if theta is not None and kind in ("default", *SCALINGS):
+        shape = replace(shape, rope_theta=float(theta), rope_scaling=None if kind == "default" else rope)
+    eps = getattr(config, "rms_norm_eps", None)
+    return shape if eps is None else replace(shape, eps=float(eps))
 
 
 def changed_note(mark: str) -> str:

@@ -17,6 +17,7 @@ from . import native
 from .memory import discard
 
 _PART = 4096  # outputs converted at a time: only so much of a weight is in memory twice
+_UNITS = 64  # unit vectors at a time
 _NARROWEST = 4  # rows: oneDNN multiplies a single row by another kernel, whose rounding differs (DESIGN 5)
 
 
@@ -142,6 +143,30 @@ def fused(linears: Sequence[nn.Module], *, free: bool, int8: bool = False, tied:
         if free:
             _empty(linear)
     return NativeLinear(panels, bias)
+
+
+@torch.no_grad()
+def read_back(linear: nn.Module, inputs: int, like: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Weight [n, inputs] and bias [n] of a linear, whatever it is packed as: of a packed one by what it makes of unit
+    vectors, which is exact but for int8's rounding. They are copies; a packed one's bias of zeros is None.
+
+    Args:
+        linear: a linear of Torch's, GPT-2's `Conv1D`, or `FastLinear`.
+        inputs: its width.
+        like: of the type and on the device that it computes in.
+        rows: [n] int64, which; all if not given.
+    """
+    chosen: Any = slice(None) if rows is None else rows
+    held, bias = getattr(linear, "weight", None), getattr(linear, "bias", None)
+    if not isinstance(linear, FastLinear) and isinstance(held, Tensor) and held.device.type != "meta":
+        if rows is not None:
+            chosen = rows.to(held.device)
+        weight = _weight_of(linear)[chosen].clone()
+        return weight, None if bias is None else bias.detach()[chosen].clone()
+    unit = torch.eye(inputs, dtype=like.dtype, device=like.device)
+    nothing: Tensor = linear(unit.new_zeros(1, inputs))[0, chosen]
+    columns = torch.cat([linear(part)[:, chosen] - nothing for part in torch.split(unit, _UNITS)])
+    return columns.T.contiguous(), nothing if bool(nothing.any()) else None
 
 
 def pack_modules(model: Any, *, int8: bool = False) -> None:

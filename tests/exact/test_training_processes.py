@@ -10,10 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import learning
 import pytest
+import torch
 from loaded import read_model
+from safetensors.torch import load_file
+
+import outrider
+from outrider.commands.train import wanted
+from outrider.errors import BadOption
 
 pytestmark = pytest.mark.slow
 OPTIONS = ["--draft-vocab", "60", "--batch-tokens", "64", "--evaluate-every", "20", "--checkpoint-every", "7"]
@@ -108,3 +115,65 @@ def test_two_processes_train_a_target(method: str, tiny: Path, tmp_path: Path) -
         [*words, "--config", str(tmp_path / "train.toml")], check=True, capture_output=True, env=environment
     )
     assert json.loads(done.stdout)["steps"] == 6
+
+
+FSDP = Path(__file__).parents[2] / "examples" / "fsdp.yaml"
+
+
+@pytest.mark.parametrize("method", ["eagle3", "medusa2", "layerskip"])
+def test_parted_weights_train_as_whole_ones(method: str, tiny: Path, tmp_path: Path) -> None:
+    """FSDP: the losses and the drafter of two processes that have all weights, and of a run that goes on."""
+    first, parted = (trained_in_two(method, tiny, tmp_path / name) for name in ("whole", "parted"))
+    assert [point["loss"] for point in parted["curve"]] == pytest.approx([p["loss"] for p in first["curve"]], rel=1e-5)
+    assert first["curve"][0]["loss"] != pytest.approx(first["curve"][-1]["loss"], rel=1e-3)  # something was learnt
+    ours, theirs = (load_file(tmp_path / f"{name}.training" / "state.safetensors") for name in ("parted", "whole"))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        assert torch.allclose(ours[name], tensor, rtol=1e-2, atol=1e-3), name
+    state = tmp_path / "whole.training" / "state.json"
+    edited = json.loads(state.read_text())
+    edited["progress"] |= {"step": 2, "curve": [], "best": None}
+    state.write_text(json.dumps(edited))
+    for name in ("whole on", "parted on"):
+        shutil.copytree(tmp_path / "whole.training", tmp_path / f"{name}.training")
+    first, parted = (trained_in_two(method, tiny, tmp_path / name) for name in ("whole on", "parted on"))
+    assert [point["loss"] for point in parted["curve"]] == pytest.approx([p["loss"] for p in first["curve"]], rel=1e-5)
+    assert len(parted["curve"]) == 2
+    llm = outrider.load(
+        parted["use"]["target"], parted["use"]["drafter"], policy="fixed:3", dtype="float32", offline=True
+    )
+    output = llm.generate([3, 4, 5], max_new_tokens=8)
+    assert output.token_ids == llm.using("none", policy="fixed:1").generate([3, 4, 5], max_new_tokens=8).token_ids
+
+
+def trained_in_two(method: str, tiny: Path, out: Path) -> Any:
+    """The document of a run of two processes, by the folder's name with parted weights or with whole ones."""
+    by_file = ("accelerate.commands.launch", "--config_file", str(FSDP))
+    launcher = by_file if out.name.startswith("parted") else LAUNCHERS["accelerate"]
+    words = command(tiny, out, 6, *launcher, "-m", "outrider")
+    words[words.index("eagle3")] = method
+    if method == "layerskip":
+        del words[(place := words.index("--draft-vocab")) : place + 2]
+    words += ["--accumulate", "2", "--evaluate-every", "2", "--lr", "0.01"]
+    done = subprocess.run(words, check=False, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("changed", "method", "says"),
+    [
+        ({"FSDP_VERSION": "1"}, "eagle3", "write fsdp_version: 2"),
+        ({"FSDP_OFFLOAD_PARAMS": "true"}, "eagle3", "takes no fsdp_offload_params: true: write false"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "eagle3", "takes no mixed_precision: bf16: write no"),
+        ({}, "draft", "Weights of draft cannot be parted"),
+    ],
+)
+def test_what_cannot_be_parted(
+    changed: dict[str, str], method: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Is refused before any work."""
+    for name, value in ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} | changed).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadOption, match=says):
+        wanted(method, [tmp_path], tmp_path / "out", None, {})

@@ -33,6 +33,7 @@ from ..train.changing import PROMISE
 from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, spare_token, teaches, usable
 from ..train.loop import Estimate, News, Options, Trainer, check_tracker
 from ..train.methods import make_recipe, own_options, recipe_class
+from ..train.processes import parted
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
 from ..train.stored import LIMIT
@@ -117,6 +118,8 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
     for name, means in (("steps_ahead", kind.chooses_steps), ("draft_vocab", kind.reduces)):
         if name in said and not means:
             raise BadOption(f"{name} means nothing to training {method}: leave it out.")
+    if parted() and not kind.parts:
+        raise BadOption(f"Weights of {method} cannot be parted (FSDP): take a configuration of MULTI_GPU.")
     about_stored = said.keys() & {"features_dtype", "features_limit"}
     if about_stored and chosen.get("features") != "stored":
         raise BadOption(f"{min(about_stored)} is about stored features: say --features stored, or leave it out.")

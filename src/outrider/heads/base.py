@@ -20,7 +20,7 @@ class DraftHead(nn.Module):
 
     def trained(self) -> dict[str, Tensor]:
         """Its own weights by name, detached; they share memory with the module's."""
-        return {name: tensor for name, tensor in self.state_dict().items() if self._own(name)}
+        return {name: parameter.detach() for name, parameter in self.named_parameters() if self._own(name)}
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
         """Take these weights as its own.

@@ -16,6 +16,7 @@ from ..heads.dflash import DFlashHead, DFlashShape
 from ..target import Target
 from .corpus import Batch
 from .recipe import Losses, Material, Recipe, ahead, hard_loss, soft_loss
+from .start import begin
 from .unrolled import collect
 
 
@@ -28,13 +29,21 @@ class DFlashRecipe(Recipe):
         anchors: blocks per text and step of training, at most.
         soft: learn the target's law at each token, rather than the token that it wrote.
         fc_norm: see `DFlashShape`.
+        start: what it begins from, see `start.begin`.
     """
 
     method, rate, steps = "dflash", 1e-3, 7
     head: DFlashHead
 
     def __init__(
-        self, material: Material, *, layers: int = 3, anchors: int = 32, soft: bool = False, fc_norm: bool = True
+        self,
+        material: Material,
+        *,
+        layers: int = 3,
+        anchors: int = 32,
+        soft: bool = False,
+        fc_norm: bool = True,
+        start: str = "small",
     ) -> None:
         super().__init__()
         target = material.target
@@ -42,6 +51,7 @@ class DFlashRecipe(Recipe):
         block, size = features.block_shape(target), material.steps + 1
         shape = DFlashShape(block, layers, len(self.taps), len(material.ids), size, material.spare, fc_norm)
         self.head = DFlashHead(shape, features.output(target, material.ids).float())
+        begin(start, self.head.fc, list(self.head.layers), target)
         with torch.no_grad():
             self.head.norm.weight.fill_(quiet_norm(self.head.output.linear.weight))
         self._embed, self._anchors, self._soft = features.embedding(target), anchors, soft

@@ -42,6 +42,7 @@ class DraftRecipe(Recipe):
     """
 
     method, rate, steps, kind, lead, chooses_steps, reduces = "draft", 5e-4, 1, "model", 1, False, False
+    parts = False  # the small model writes while it learns, through a target that shares its weights
     head: Whole
 
     def __init__(self, material: Material, *, layers: int = 4, on_policy: float = 0.25, drawn: int = 32) -> None:

@@ -18,6 +18,7 @@ from ..heads.eagle import EagleHead, EagleShape
 from ..target import Target
 from .corpus import Batch
 from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .start import begin
 from .unrolled import collect, unroll
 
 DECAY = 0.8  # weight of a step against the one before, where there are several
@@ -33,6 +34,7 @@ class EagleRecipe(Recipe):
         regression, matching: weights of the two losses. The paper has 1 and 0.1; where training is short, states that
             are close in the sense of the first are still read wrongly, so the second counts for more.
         bias: the linear that joins embedding and state has one, as published; vLLM loads heads without.
+        start: what it begins from, see `start.begin`.
     """
 
     method, rate, steps = "eagle", 5e-4, 1
@@ -47,6 +49,7 @@ class EagleRecipe(Recipe):
         regression: float = 1.0,
         matching: float = 0.1,
         bias: bool = True,
+        start: str = "small",
     ) -> None:
         super().__init__()
         target = material.target
@@ -55,6 +58,12 @@ class EagleRecipe(Recipe):
         if shape.cell == "gru" and not bias:
             raise BadOption("A gated recurrent unit joins embedding and state by itself: leave bias out.")
         self.head = EagleHead(shape, features.output(target, material.ids).float())
+        if start != "small" and shape.cell == "gru":
+            raise BadOption("A gated recurrent unit begins with small random values: leave start out.")
+        if start == "layers" and cell != "target":
+            raise BadOption(f"Layers of a {cell} cannot begin as the target's: take cell target, or another start.")
+        if shape.cell == "transformer":
+            begin(start, self.head.fc, list(self.head.layers), target)
         self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
         self._noise, self._regression, self._matching = noise, regression, matching
 

@@ -13,6 +13,7 @@ from ..heads.eagle3 import Eagle3Head, Eagle3Shape
 from ..target import Target
 from .corpus import Batch
 from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .start import begin
 from .unrolled import collect, unroll
 
 DECAY = 0.8  # weight of a step against the one before
@@ -24,17 +25,21 @@ class Eagle3Recipe(Recipe):
     Args:
         material: what it starts from; `steps` are those of the training-time test.
         norm_output, fc_norm: see `Eagle3Shape`.
+        start: what it begins from, see `start.begin`.
     """
 
     method, rate, steps = "eagle3", 5e-4, 3
     head: Eagle3Head
 
-    def __init__(self, material: Material, *, norm_output: bool = False, fc_norm: bool = True) -> None:
+    def __init__(
+        self, material: Material, *, norm_output: bool = False, fc_norm: bool = True, start: str = "state"
+    ) -> None:
         super().__init__()
         target = material.target
         self.taps = features.default_taps(features.depth_of(target))
         shape = Eagle3Shape(features.block_shape(target), len(self.taps), len(material.ids), fc_norm, norm_output)
         self.head = Eagle3Head(shape)
+        begin(start, self.head.fc, list(self.head.layers), target)
         self._steps, self._ids = material.steps, material.reduced
         self._embed = features.embedding(target)
         self._output = features.output(target, material.ids).float()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -23,8 +22,9 @@ from ..stats import Stats
 from ..target import Target
 from .answers import Answer
 from .corpus import Features, collate, order
+from .processes import Shared, gathered
 from .recipe import Recipe
-from .saving import Progress, restore, save
+from .saving import Progress, restore, save, state_of
 
 Measure = Callable[[Target, Drafter], Stats]
 """Real acceptance of a drafter for its target on held-out prompts."""
@@ -150,13 +150,13 @@ class Trainer:
             log_with=options.tracker or None,
             project_dir=folder.with_name(folder.name.removesuffix(".training") + ".logs"),
         )
-        self._optimiser = torch.optim.AdamW(
+        self._shared = Shared(self._accelerator, recipe)
+        self._optimiser = torch.optim.AdamW(  # of the weights as they are shared
             [p for p in recipe.head.parameters() if p.requires_grad],
             lr=options.lr,
             betas=(0.9, 0.95),
             weight_decay=options.weight_decay,
         )
-        self._module: nn.Module = self._accelerator.prepare_model(recipe)
         self._each = options.accumulate * self._accelerator.num_processes  # batches of a step
         self._order = list(self._batches())
         self.total = len(self._order) // self._each
@@ -222,8 +222,10 @@ class Trainer:
             if measured:
                 self._evaluate(measure, keep, progress.loss / progress.steps)
                 progress.loss, progress.steps = 0.0, 0
-            if (last or measured or progress.step % options.checkpoint_every == 0) and self.leads:
-                save(self._folder, self.recipe.head, self._optimiser, progress, self._about)
+            if last or measured or progress.step % options.checkpoint_every == 0:
+                tensors = state_of(self.recipe.head, self._optimiser, keep=self.leads)
+                if self.leads:
+                    save(self._folder, tensors, progress, self._about)
             latest = progress.curve[-1]["acceptance_length"] if progress.curve else None
             news = News(progress.step, self.total, loss, tokens, latest, measured)
             if options.tracker:
@@ -252,12 +254,12 @@ class Trainer:
             lasts = number == first + options.accumulate - 1
             with (
                 torch.autocast(accelerator.device.type, torch.bfloat16, enabled=options.bf16),
-                accelerator.no_sync(self._module) if not lasts else nullcontext(),
+                self._shared.collecting(last=lasts),
             ):
-                loss: Tensor = self._module(batch).mean / options.accumulate
+                loss: Tensor = self._shared.module(batch).mean / options.accumulate
                 accelerator.backward(loss)
             total, tokens = total + loss.detach(), tokens + batch.tokens
-        norm = nn.utils.clip_grad_norm_(self.recipe.head.parameters(), options.clip)
+        norm = gathered(nn.utils.clip_grad_norm_(self.recipe.head.parameters(), options.clip))
         if not bool(torch.isfinite(total) & torch.isfinite(norm)):
             raise TrainingStopped(
                 f"The loss or its gradient was no number in step {step + 1}: the last checkpoint is kept in "
@@ -266,24 +268,27 @@ class Trainer:
         for group in self._optimiser.param_groups:
             group["lr"] = options.rate(step, self.total)
         self._optimiser.step()
-        gathered = accelerator.reduce(torch.stack([total, torch.tensor(float(tokens), device=total.device)]), "sum")
-        return float(gathered[0]) / accelerator.num_processes, int(gathered[1])
+        sums = accelerator.reduce(torch.stack([total, torch.tensor(float(tokens), device=total.device)]), "sum")
+        return float(sums[0]) / accelerator.num_processes, int(sums[1])
 
     def _evaluate(self, measure: Measure | None, keep: Callable[[Progress], None], loss: float) -> None:
-        """Measure, and keep the head if it is the best so far."""
+        """Measure, and keep the head if it is the best so far. One process does it, on whole weights."""
+        with self._shared.whole():
+            if self.leads:
+                self._measure(measure, keep, loss)
+
+    def _measure(self, measure: Measure | None, keep: Callable[[Progress], None], loss: float) -> None:
         progress = self.progress
         found: dict[str, Any] = {"step": progress.step, "tokens": progress.tokens, "loss": loss}
-        if self.leads:
-            target = self.recipe.served(self._states.target)
-            stats = measure(target, self.recipe.drafter(target)) if measure is not None else None
-            length = stats.acceptance_length if stats is not None else None
-            found["acceptance_length"] = length
-            found["survival"] = list(stats.survival) if stats is not None else []
-            progress.curve.append(found)
-            if length is None or progress.best is None or length > progress.best:
-                progress.best, progress.best_step = length, progress.step
-                keep(progress)
-        self._accelerator.wait_for_everyone()
+        target = self.recipe.served(self._states.target)
+        stats = measure(target, self.recipe.drafter(target)) if measure is not None else None
+        length = stats.acceptance_length if stats is not None else None
+        found["acceptance_length"] = length
+        found["survival"] = list(stats.survival) if stats is not None else []
+        progress.curve.append(found)
+        if length is None or progress.best is None or length > progress.best:
+            progress.best, progress.best_step = length, progress.step
+            keep(progress)
 
 
 def check_tracker(name: str) -> None:

@@ -17,6 +17,7 @@ from ..heads.mtp import MtpHead, MtpShape
 from ..target import Target
 from .corpus import Batch
 from .recipe import Losses, Material, Recipe, ahead, hard_loss, soft_loss
+from .start import begin
 from .unrolled import collect, unroll
 
 DECAY = 0.6  # weight of a step against the one before (FastMTP)
@@ -28,17 +29,19 @@ class MtpRecipe(Recipe):
     Args:
         material: what it starts from; its steps are how often the layer is recursed.
         soft: learn the target's law at each token, rather than the token that it wrote.
+        start: what it begins from, see `start.begin`.
     """
 
     method, rate, steps = "mtp", 5e-4, 3
     head: MtpHead
 
-    def __init__(self, material: Material, *, soft: bool = False) -> None:
+    def __init__(self, material: Material, *, soft: bool = False, start: str = "state") -> None:
         super().__init__()
         target = material.target
         self.taps = (features.depth_of(target),)
         shape = MtpShape(features.block_shape(target), len(material.ids))
         self.head = MtpHead(shape, features.output(target, material.ids).float())
+        begin(start, self.head.depth.eh_proj, [self.head.depth.block], target)
         with torch.no_grad():
             self.head.depth.norm.weight.fill_(quiet_norm(self.head.output.linear.weight))  # type: ignore[operator]
         self._embed, self._steps, self._soft = features.embedding(target), material.steps, soft

@@ -88,6 +88,7 @@ class Recipe(nn.Module):
         lead: at slot t the first step predicts token t + lead.
         chooses_steps, reduces: `steps` and a draft vocabulary mean something to it.
         changes: the target is trained too, and its output is another afterwards.
+        parts: its weights can be parted among processes (FSDP).
     """
 
     method: str
@@ -100,6 +101,7 @@ class Recipe(nn.Module):
     chooses_steps: bool = True
     reduces: bool = True
     changes: bool = False
+    parts: bool = True
 
     @abstractmethod
     def losses(self, batch: Batch) -> Losses:

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn, optim
 
 from ..checkpoints import latest, replace_folder
 from ..errors import BadOption, TrainingStopped
+from .processes import gathered, like
 
 _STATE, _TENSORS = "state.json", "state.safetensors"
 
@@ -40,26 +42,36 @@ class Progress:
     steps: int = 0
 
 
-def save(
-    folder: Path, module: nn.Module, optimiser: optim.Optimizer, progress: Progress, about: Mapping[str, Any]
-) -> None:
+def state_of(module: nn.Module, optimiser: optim.Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
+    """Weights and the optimiser's state by name, on the host and whole, wherever they lie; all processes of a run have
+    to come here.
+
+    Args:
+        module: its trainable parameters.
+        optimiser: over those, in order.
+        keep: this process wants them; the others get nothing.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in _trainable(module):
+        for part, value in {"weight": parameter.detach(), **optimiser.state.get(parameter, {})}.items():
+            whole = gathered(value)
+            if keep:
+                tensors[f"{part}.{name}"] = whole.to("cpu").contiguous()
+    return tensors
+
+
+def save(folder: Path, tensors: Mapping[str, Tensor], progress: Progress, about: Mapping[str, Any]) -> None:
     """Write a checkpoint.
 
     Args:
         folder: replaced as a whole.
-        module: its trainable parameters.
-        optimiser: over those, in order.
+        tensors: from `state_of`.
         progress: of the run.
         about: what the run was started with; it is continued with the same or not at all.
     """
-    tensors = {}
-    for name, parameter in _trainable(module):
-        tensors[f"weight.{name}"] = parameter.detach()
-        for part, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"{part}.{name}"] = value
 
     def fill(work: Path) -> None:
-        save_file({name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}, work / _TENSORS)
+        save_file(dict(tensors), work / _TENSORS)
         (work / _STATE).write_text(json.dumps({"progress": asdict(progress), "about": dict(about)}, indent=1) + "\n")
 
     replace_folder(folder, fill)
@@ -80,12 +92,13 @@ def restore(folder: Path, module: nn.Module, optimiser: optim.Optimizer, about: 
         tensors = load_file(found / _TENSORS)
         _same(state["about"], json.loads(json.dumps(dict(about))), folder)
         for name, parameter in _trainable(module):
-            parameter.data.copy_(tensors.pop(f"weight.{name}"))
+            with torch.no_grad():
+                parameter.copy_(like(tensors.pop(f"weight.{name}"), parameter))
             optimiser.state[parameter] = {}
         for name, parameter in _trainable(module):
             for part in ("step", "exp_avg", "exp_avg_sq"):
                 value: Tensor = tensors.pop(f"{part}.{name}")
-                optimiser.state[parameter][part] = value if part == "step" else value.to(parameter.device)
+                optimiser.state[parameter][part] = value if part == "step" else like(value, parameter)
         return Progress(**state["progress"])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise TrainingStopped(
