@@ -119,7 +119,7 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
         if name in said and not means:
             raise BadOption(f"{name} means nothing to training {method}: leave it out.")
     if parted() and not kind.parts:
-        raise BadOption(f"Weights of {method} cannot be parted (FSDP): take a configuration of MULTI_GPU.")
+        raise BadOption(f"Weights of {method} cannot be parted (FSDP): launch it with --multi_gpu instead.")
     about_stored = said.keys() & {"features_dtype", "features_limit"}
     if about_stored and chosen.get("features") != "stored":
         raise BadOption(f"{min(about_stored)} is about stored features: say --features stored, or leave it out.")

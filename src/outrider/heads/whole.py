@@ -5,7 +5,6 @@ Dropout stays off, so that a step follows from its batch. Knows no files and no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,22 +46,13 @@ class Whole(DraftHead):
     def plain(self) -> dict[str, Tensor]:
         """The model's weights under their usual names, low-rank changes added in."""
         found = {}
-        for name, tensor in self._held():
+        for name, tensor in self.model.state_dict().items():
             owner, _, rest = name.partition(".parametrizations.weight.")
             if not rest:
                 found[name] = tensor
             elif rest == "original":
                 found[f"{owner}.weight"] = self.model.get_submodule(owner).weight.detach()
         return found
-
-    def _held(self) -> Iterator[tuple[str, Tensor]]:
-        """What a file of the model would hold, as it stands: where processes share it, `state_dict` would part it."""
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            yield name, parameter.detach()
-        for owner, module in self.model.named_modules():
-            for name, buffer in module.named_buffers(recurse=False):
-                if name not in module._non_persistent_buffers_set:
-                    yield f"{owner}.{name}".removeprefix("."), buffer
 
 
 class LowRank(nn.Module):

@@ -33,6 +33,7 @@ class Changing(Recipe):
     """A method that trains the target. `self.whole` is the target as it stands, which takes part in `self.head`."""
 
     lead, changes = 1, True
+    parts = False  # what it writes is a whole model, made anew of this one's weights
     whole: Whole
     _apart: dict[str, Any] | None = None
 
