@@ -22,6 +22,7 @@ _RETURN = 0.05  # of the first belief that comes back with each answer that went
 _LENGTH = 128.0  # tokens of an answer, before any was written to its end
 _ANSWERS = 16  # that count
 _WINDOW = 9  # readings that count
+_DOUBT = 16  # tokens that other drafters are believed to have copied before the first one: answers may yet copy, or end
 
 
 class Ledger:
@@ -112,4 +113,4 @@ class Text:
         An answer that has outgrown the usual length is expected to become twice as long as it is.
         """
         ahead = min(self._room, max(self._ledger.length - self._written, self._written))
-        return ahead * self._dull / self._written
+        return ahead * self._dull / (self._written + _DOUBT)
