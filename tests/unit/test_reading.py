@@ -150,10 +150,11 @@ def test_a_drafter_without_a_model_is_not_held_back() -> None:
 def test_all_rows_wait_for_one_that_reads() -> None:
     """So it has to bring that much more."""
     ledger = Ledger()
-    ledger.add(100, 10.0)
+    ledger.add(100, 2.0)
     text = Text(ledger)
-    text.observe(Round(0, 0, 49, chain(0), (0,), (0,), None, 0.0, 1.0, room=100))
+    for number in range(20):
+        text.observe(Round(0, number, 50 + number, chain(0), (0,), (0,), None, 0.0, 1.0, room=100))
     assert text.allowance(None, 1) == 0
-    assert text.allowance(1.0, 8) == 0
-    assert text.allowance(1.0, 4) == UNBOUNDED
-    assert text.allowance(1.0, 8) == UNBOUNDED, "what has been begun is not left"
+    assert text.allowance(1.0, 16) == 0
+    assert text.allowance(1.0, 8) == UNBOUNDED
+    assert text.allowance(1.0, 16) == UNBOUNDED, "what has been begun is not left"
