@@ -84,6 +84,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec
         self._shares = self._listens_to(encoder)
+        self.reads = encoder is None  # what a decoder has to read before it drafts is a few tokens
         self._banned = None if shared is None else ~shared.to(model.device)
 
     @classmethod
