@@ -41,6 +41,6 @@ def answers(model: Path, prompts: list[list[int]], tokens: int, **engine: Any) -
     command = [str(environment()), str(script), json.dumps(job)]
     done = subprocess.run(command, env=settings(), capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
-        pytest.fail("vLLM failed:\n" + "\n".join(done.stderr.splitlines()[-30:]))
+        pytest.fail("vLLM failed:\n" + "\n".join(done.stderr.splitlines()[-300:]))
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

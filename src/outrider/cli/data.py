@@ -16,6 +16,7 @@ from .options import (
     Json,
     Offline,
     Quantize,
+    Ray,
     Target,
     TrustRemoteCode,
     print_json,
@@ -29,6 +30,8 @@ EXAMPLES = """
     outrider data --prompts chat.jsonl --prompts code.jsonl --samples 2 --max-new-tokens 384 --out runs/data
 
     outrider data --target demo --self 2000 --out runs/invented
+
+    outrider data --prompts chat.jsonl --out runs/data --ray auto
 
 The same command again goes on where a broken run stopped.
 """
@@ -58,6 +61,7 @@ def data(
     trust_remote_code: TrustRemoteCode = False,
     fast: Fast = None,
     quantize: Quantize = None,
+    ray: Ray = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -67,6 +71,6 @@ def data(
 
     settings = Settings(target, drafter, "match", None, dtype, device, offline, trust_remote_code, fast, quantize)
     asked = Wanted(
-        out, tuple(prompts or ()), self_, samples, limit, max_new_tokens, temperatures, held_out, seed, batch
+        out, tuple(prompts or ()), self_, samples, limit, max_new_tokens, temperatures, held_out, seed, batch, ray
     )
     print_json(run(settings, asked, show=not json_), json_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..api import Outrider
 from ..checkpoints import template_hash
+from ..cluster import Cluster, parts_of
 from ..drafters.trained import identify
 from ..errors import BadOption
 from ..measure.prompts import read
@@ -23,6 +24,10 @@ from .settings import Settings
 from .showing import progress_bar, versions
 
 _AT_ONCE = 64  # invented prompts that are made before they are answered
+_SHARES = 4  # batches that a worker of a cluster takes at a time
+
+Task = Job | int
+"""An answer that is wanted, or the number of one whose prompt is to be invented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Wanted:
     held_out: float
     seed: int
     batch: int
+    ray: str | None = None
 
     def order(self) -> Order:
         """How answers are drawn.
@@ -71,14 +77,16 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     folder = Folder(asked.out, _source(settings, asked, llm, order, [ids for ids, _ in fitting]))
     total = asked.invented or len(fitting) * asked.samples
     left = [number for number in range(total) if number not in folder.done]
-    jobs = (
-        _invented(llm, order, left, asked.batch)
-        if asked.invented
-        else (order.job(number, *fitting[number % len(fitting)]) for number in left)
-    )
+    tasks: list[Task] = [
+        number if asked.invented else order.job(number, *fitting[number % len(fitting)]) for number in left
+    ]
+    if asked.ray is None:
+        answers = _written(llm, tasks, order, asked.batch)
+    else:
+        answers = _written_by_cluster(asked.ray, settings, llm, tasks, order, asked.batch)
     started, written, tokens = perf_counter(), 0, 0
     try:
-        for answer in _shown(write_answers(llm.engine(), jobs, asked.batch, asked.max_new_tokens), len(left), show):
+        for answer in _shown(answers, len(left), show):
             folder.add([answer])
             written, tokens = written + 1, tokens + len(answer.answer)
     except KeyboardInterrupt:
@@ -113,6 +121,29 @@ def _source(settings: Settings, asked: Wanted, llm: Outrider, order: Order, prom
         held_out=order.held_out,
         prompts=about,
     )
+
+
+def _written(llm: Outrider, tasks: Sequence[Task], order: Order, batch: int) -> Iterator[Answer]:
+    """The answers, one by one as they are done; where a task is a number, the target invents its prompt first."""
+    jobs = [task for task in tasks if isinstance(task, Job)]
+    found = jobs or _invented(llm, order, [task for task in tasks if isinstance(task, int)], batch)
+    yield from write_answers(llm.engine(), found, batch, order.max_new_tokens)
+
+
+def _written_by_cluster(
+    address: str, settings: Settings, llm: Outrider, tasks: Sequence[Task], order: Order, batch: int
+) -> Iterator[Answer]:
+    """The same by the workers of a cluster, each with the whole model; the answers are those of one process."""
+
+    def write(held: Outrider, part: Sequence[Task]) -> list[Answer]:
+        return list(_written(held, part, order, batch))
+
+    with Cluster(address, settings.load) as cluster:
+        here, name = identify(llm.target, settings.target), settings.target
+        for there in cluster.each(lambda held: identify(held.target, name)):
+            here.check(there, Path(name))
+        for part in cluster.spread(parts_of(tasks, cluster.workers, _SHARES * batch), write):
+            yield from part
 
 
 def _invented(llm: Outrider, order: Order, numbers: list[int], batch: int) -> Iterator[Job]:
