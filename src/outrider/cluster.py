@@ -8,6 +8,7 @@ between the machines of the cluster; nothing from outside is unpickled.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,11 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 _RETRIES = 2
+_PATIENCE = 5.0  # seconds
+_NOBODY = (
+    "There is no Ray cluster at {address}: start one with 'ray start --head' and join it from the other machines with "
+    "'ray start --address=HOST:PORT'."
+)
 
 
 class Cluster(Generic[Held]):
@@ -69,7 +75,8 @@ class Cluster(Generic[Held]):
         Raises:
             Exception: what a worker raises; the other parts under way are given up.
         """
-        waiting, running, idle = list(parts), {}, list(self._actors)
+        waiting, idle = list(parts), list(self._actors)
+        running: dict[Any, Any] = {}  # reference to a result -> who works on it
         while waiting or running:
             while waiting and idle:
                 actor = idle.pop()
@@ -122,15 +129,28 @@ def _connected(address: str) -> Any:
         import ray
     except ImportError as error:
         raise BadOption("--ray takes a package that is not installed: pip install 'outrider[ray]'.") from error
+    _check_reachable(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as Ray will do by itself one day, it says
     try:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
-        raise BadOption(
-            f"There is no Ray cluster at {address}: start one with 'ray start --head' and join it from the other "
-            "machines with 'ray start --address=HOST:PORT'."
-        ) from error
+        raise BadOption(_NOBODY.format(address=address)) from error
     return ray
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes.
+
+    Raises:
+        BadOption: nobody listens there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise BadOption(_NOBODY.format(address=address)) from error
 
 
 def parts_of(items: Sequence[Part], workers: int, most: int) -> list[Sequence[Part]]:
