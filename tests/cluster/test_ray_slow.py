@@ -45,8 +45,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     nodes = []
     try:
         for name, command in (("head", head), ("second", [*ray, f"--address={address}"])):
-            log = (files / name).open("w")
-            nodes.append(subprocess.Popen(command, env=settings, stdout=log, stderr=subprocess.STDOUT))
+            with (files / name).open("w") as log:
+                nodes.append(subprocess.Popen(command, env=settings, stdout=log, stderr=subprocess.STDOUT))
             wait_for(address, len(nodes))
         yield address
     finally:
