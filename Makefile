@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_PROCESSES ?= 2
 
-.PHONY: help demo test slow vllm vllm-env format check lint types contracts bench clean
+.PHONY: help demo test slow vllm vllm-env format check lint types contracts docs bench clean
 
 help: ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## the same answer, plainly and speculatively, on a real model
 	$(BIN)/outrider demo
 
-test: $(STAMP) ## the whole default test-suite
-	$(BIN)/pytest
+test: $(STAMP) ## the whole default test-suite, in TEST_PROCESSES processes
+	$(BIN)/pytest -n $(TEST_PROCESSES)
 
 slow: $(STAMP) ## the tests that need minutes or larger models (OUTRIDER_MODELS=folder)
 	$(BIN)/pytest -m slow
@@ -43,7 +44,10 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports
 
-check: lint types contracts test ## everything that CI asks for
+docs: $(STAMP) ## the site, in build/site; a dead link or a name that is not there stops it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+check: lint types contracts docs test ## everything that CI asks for
 
 bench: $(STAMP) ## the comparisons with Transformers in one process
 	$(BIN)/python bench/plain.py

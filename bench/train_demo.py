@@ -4,7 +4,8 @@
 
 Prompts: problems from GSM8K's training set, chats that the model invents, and tasks made of its own answers to those
 (summaries, translations, rewriting, questions about a text), so that nothing of Spec-Bench or of GSM8K's test set is
-seen. Everything goes to runs/demo, a log per step beside its folder.
+seen. Everything goes to runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can
+be trained on after any of them: `--rounds 1` first, and more later.
 """
 
 from __future__ import annotations
@@ -34,21 +35,30 @@ def main() -> None:
     parser.add_argument("--gsm8k", type=Path, required=True, help="gsm8k_train.jsonl")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--target", default="demo")
-    parser.add_argument("--prompts", type=int, default=1600, help="of each of the three kinds")
+    parser.add_argument("--prompts", type=int, default=400, help="of each of the three kinds in a round")
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    folders = {kind: options.out / kind for kind in ("maths", "invented", "tasks")}
-    data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "320"]
-    write(options.out / "maths.jsonl", maths(options.gsm8k, options.prompts))
-    step(options.out, "invented", [*data, "--self", str(options.prompts)])
-    step(options.out, "maths", [*data, "--prompts", str(options.out / "maths.jsonl")])
-    write(options.out / "tasks.jsonl", tasks(options.target, folders["invented"], options.prompts))
-    step(options.out, "tasks", [*data, "--prompts", str(options.out / "tasks.jsonl")])
-    given = [part for folder in folders.values() for part in ("--data", str(folder))]
-    for method in options.methods.split(","):
+    folders = [folder for number in range(options.rounds) for folder in gather(options, number)]
+    given = [part for folder in folders for part in ("--data", str(folder))]
+    for method in filter(None, options.methods.split(",")):
         step(options.out, method, ["train", method, "--target", options.target, *given])
+
+
+def gather(options: argparse.Namespace, number: int) -> list[Path]:
+    """A round of data: its folders, one of each kind."""
+    data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "320"]
+    data += ["--seed", str(number)]
+    folders = [options.out / f"{kind}-{number}" for kind in ("invented", "maths", "tasks")]
+    invented, problems, made = folders
+    write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * options.prompts, options.prompts))
+    step(options.out, invented.name, [*data, "--self", str(options.prompts)])
+    step(options.out, problems.name, [*data, "--prompts", str(problems.with_suffix(".jsonl"))])
+    write(made.with_suffix(".jsonl"), tasks(options.target, invented, options.prompts))
+    step(options.out, made.name, [*data, "--prompts", str(made.with_suffix(".jsonl"))])
+    return folders
 
 
 def step(out: Path, name: str, arguments: list[str]) -> None:
@@ -68,10 +78,11 @@ def write(file: Path, records: Iterator[dict[str, object]]) -> None:
         work.rename(file)
 
 
-def maths(file: Path, count: int) -> Iterator[dict[str, object]]:
-    """Problems of GSM8K's training set."""
+def maths(file: Path, first: int, count: int) -> Iterator[dict[str, object]]:
+    """Problems of GSM8K's training set, shuffled, from the `first` on."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    for line in random.Random(0).sample(lines, min(count, len(lines))):
+    random.Random(0).shuffle(lines)
+    for line in lines[first : first + count]:
         yield chat(json.loads(line)["question"], "maths")
 
 

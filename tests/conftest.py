@@ -8,7 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before Transformers is imported:
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: waiting threads leave shared cores
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from loaded import Make, makes, read_model, read_tokenizer
 
 from outrider import cli
 from outrider.loading import demo_folder as packaged_demo_folder
+from outrider.measure.reference import transformers_ids
 from outrider.target import TransformersTarget
+
+_MOST = 24  # tokens that any test asks Transformers' generate for
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,6 +57,21 @@ def demo_model(demo_folder: Path) -> Any:
 def demo_tokenizer(demo_folder: Path) -> Any:
     """The demo model's tokenizer."""
     return read_tokenizer(demo_folder)
+
+
+@pytest.fixture(scope="session")
+def demo_writes(demo_model: Any) -> Callable[[Sequence[int], int], list[int]]:
+    """`demo_writes(ids, n)`: what Transformers' own `generate` writes greedily with the demo model, at most n tokens.
+    Asked once for each prompt, for as many as any test wants, since fewer are the beginning of more."""
+    known: dict[tuple[int, ...], list[int]] = {}
+
+    def look(ids: Sequence[int], count: int) -> list[int]:
+        assert count <= _MOST
+        if tuple(ids) not in known:
+            known[tuple(ids)] = transformers_ids(demo_model, ids, _MOST)
+        return known[tuple(ids)][:count]
+
+    return look
 
 
 @pytest.fixture(scope="session")

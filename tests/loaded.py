@@ -10,7 +10,9 @@ import torch
 
 import outrider
 from outrider.drafters.model import ModelDrafter
+from outrider.encoder_decoder import EncoderDecoderTarget
 from outrider.loading import quiet
+from outrider.target import Target
 
 Make = Callable[..., "outrider.Outrider"]
 
@@ -31,6 +33,12 @@ def read_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
+def drafting_for_itself(target: Target) -> ModelDrafter:
+    """The target as its own drafter."""
+    encoder = target if isinstance(target, EncoderDecoderTarget) else None
+    return ModelDrafter(target, target.vocabulary, encoder=encoder)
+
+
 def makes(model: Any, tokenizer: Any, *, fast: bool = True) -> Make:
     """A maker of `Outrider`s on one model: `make("lookup", k=5)`.
 
@@ -44,7 +52,7 @@ def makes(model: Any, tokenizer: Any, *, fast: bool = True) -> Make:
         if (drafter, k) not in made:
             llm = plain.using("none" if drafter == "model" else drafter, policy=f"fixed:{k}")
             if drafter == "model":
-                llm.drafter = ModelDrafter(llm.target, llm.target.vocabulary)
+                llm.drafter = drafting_for_itself(llm.target)
             made[drafter, k] = llm
         return made[drafter, k]
 

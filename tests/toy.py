@@ -17,9 +17,9 @@ from torch import Tensor
 
 from outrider import tree as trees
 from outrider.drafters import Drafter
-from outrider.kv import KVCache
+from outrider.kv import Encoded, KVCache
 from outrider.sampling import History, Law, Sampling
-from outrider.types import Budget, Draft, Drawn, Noise, Round, Scores, Tree
+from outrider.types import Budget, Draft, Drawn, Noise, Round, Scores, Source, Tree
 
 Context = tuple[int, ...]
 UNBOUNDED = 1 << 40
@@ -133,6 +133,25 @@ class ToyTarget:
             before = contexts[parent] if node else tuple(tokens[:committed])
             contexts.append((*before, tokens[committed + node]))
         return contexts
+
+
+class ToyEncoder(ToyTarget):
+    """A toy target that reads a source first: its law is that of the table behind the source."""
+
+    def encode(self, source: Source) -> Encoded:
+        """See `target.Encoder`."""
+        return Encoded(source, torch.zeros(1, 1), {})
+
+    def forward(
+        self, trees_: Sequence[Tree], cache: KVCache, *, taps: tuple[int, ...] = (), last_only: bool = False
+    ) -> list[Scores]:
+        """See `Target.forward`."""
+        self._read = iter([() if encoded is None else encoded.source.ids for encoded in cache.encoded])
+        return super().forward(trees_, cache, taps=taps, last_only=last_only)
+
+    def _contexts(self, tokens: list[int], places: list[int], tree: Tree) -> list[Context]:
+        read = next(self._read)
+        return [(*read, *context) for context in super()._contexts(tokens, places, tree)]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .config import load_config
     from .drop_in import generate_with
     from .errors import OutriderError, UsageError
+    from .outputs import Segment, Transcript
     from .sampling import Sampling
     from .stats import Stats
     from .types import Budget, Draft, Round, Scores, Tree
@@ -30,6 +31,8 @@ _HOMES = {
     "generate_with": "drop_in",
     "OutriderError": "errors",
     "UsageError": "errors",
+    "Segment": "outputs",
+    "Transcript": "outputs",
     "Sampling": "sampling",
     "Stats": "stats",
     "Budget": "types",
@@ -49,7 +52,9 @@ __all__ = [
     "Round",
     "Sampling",
     "Scores",
+    "Segment",
     "Stats",
+    "Transcript",
     "Tree",
     "UsageError",
     "generate_with",

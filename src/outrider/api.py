@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -12,121 +11,21 @@ import torch
 from . import combinations, drafters, policy, verify
 from .draft_models import DraftModels
 from .engine import PREFILL_CHUNK, Engine
-from .errors import BadOption
+from .errors import BadOption, BadPrompt
+from .listening import Ear, Listening, ListeningStream, Recording, Sound, Wish
 from .loading import DEMO, DeviceMap, Fast, Loaded, Loader, as_dtype
 from .noise import fresh_seed
+from .outputs import Batch, Output, Piece, Stream, Transcript
 from .prefix import PREFIX_MEMORY, Prefixes
-from .row import Request, Row
+from .row import Request
 from .sampling import Sampling
-from .stats import Stats
-from .target import Target
+from .sources import addressed, words
+from .target import Encoder, Target
 from .text import Prediction, Prompt, as_batch, as_predictions, encode, encode_prediction
-from .types import FinishReason, Round
 from .verify import Verifier
 
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One finished request.
-
-    Attributes:
-        text: what was written, without stop strings and special tokens.
-        token_ids: what was written, EOS included.
-        finish_reason: "stop" (EOS or a stop string) or "length" (budget or context); None if it was
-            stopped on the way.
-        rounds: every round, in order.
-        seed: the same seed gives the same tokens again.
-        prompt_ids: the prompt as the target saw it.
-        exactness: "bits" if speculation cannot change a logit, "ties" if it may by rounding, so that a near tie can
-            flip.
-        reused: prompt tokens whose keys were known from an earlier request.
-        verifier: the rule that decided.
-        lossless: whether the rule keeps the target's law; if not, `stats.mean_tv` and `stats.mean_kl` say how far the
-            output is from it.
-    """
-
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-    rounds: list[Round]
-    seed: int
-    prompt_ids: tuple[int, ...]
-    exactness: str
-    reused: int
-    verifier: str
-    lossless: bool
-
-    @property
-    def stats(self) -> Stats:
-        """The figures of this output's rounds."""
-        return Stats.of(self.rounds)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one round added to the text (possibly nothing yet), and the round itself."""
-
-    text: str
-    round: Round
-
-
-class Stream(Iterator[Piece]):
-    """An answer under way. Iterating writes it; leaving early, or `stop`, ends the request.
-
-    Attributes:
-        output: what has been written so far, as an `Output`; complete once the iterator is exhausted.
-    """
-
-    def __init__(
-        self, events: Iterator[tuple[Row, Round]], request: Request, exactness: str, verifier: Verifier
-    ) -> None:
-        self._events, self._request, self._exactness, self._verifier = events, request, exactness, verifier
-        self._row: Row | None = None
-        self._rounds: list[Round] = []
-
-    def __next__(self) -> Piece:
-        self._row, round_ = next(self._events)
-        self._rounds.append(round_)
-        return Piece(self._row.told(), round_)
-
-    def stop(self) -> None:
-        """End the request here."""
-        self._events = iter(())
-
-    @property
-    def output(self) -> Output:
-        """See the class."""
-        return _output(self._request, self._row, self._rounds, self._exactness, self._verifier)
-
-
-class Batch(Iterator[Round]):
-    """Requests under way together. Iterating serves them, round by round: `Round.request` says whose a round is, and
-    rounds of one pass follow each other. Leaving early ends them.
-
-    Attributes:
-        outputs: what has been written so far, one per prompt; complete once the iterator is exhausted.
-    """
-
-    def __init__(
-        self, events: Iterator[tuple[Row, Round]], requests: Sequence[Request], exactness: str, verifier: Verifier
-    ) -> None:
-        self._events, self._requests, self._exactness, self._verifier = events, requests, exactness, verifier
-        self._rows: dict[int, Row] = {}
-        self._rounds: list[list[Round]] = [[] for _ in requests]
-
-    def __next__(self) -> Round:
-        row, round_ = next(self._events)
-        self._rows[row.index] = row
-        self._rounds[row.index].append(round_)
-        return round_
-
-    @property
-    def outputs(self) -> list[Output]:
-        """See the class."""
-        return [
-            _output(request, self._rows.get(index), rounds, self._exactness, self._verifier)
-            for index, (request, rounds) in enumerate(zip(self._requests, self._rounds, strict=True))
-        ]
+MAX_NEW_TOKENS = 256  # where nothing is said
+__all__ = ["MAX_NEW_TOKENS", "Batch", "Output", "Outrider", "Piece", "Stream", "Transcript", "load"]
 
 
 class Outrider:
@@ -166,6 +65,11 @@ class Outrider:
         branches = self.drafter.makes_trees and not self.verifier.chains_only
         self._knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
         self._make_policy = policy.make_policy(policy_spec, self._knows)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the target is an encoder-decoder model: it reads the prompt and then writes an answer to it."""
+        return isinstance(self.target, Encoder)
 
     @property
     def configuration(self) -> dict[str, str]:
@@ -208,13 +112,39 @@ class Outrider:
         combinations.check(self.verifier, self.drafter, self._knows.drafter, budget)
         return policy.make_policy(spec, self._knows)
 
+    @overload
+    def generate(
+        self,
+        prompt: str | None = ...,
+        *,
+        audio: Sound,
+        language: str | None = ...,
+        task: str | None = ...,
+        timestamps: bool | None = ...,
+        sampling: Sampling | None = ...,
+        max_new_tokens: int | None = ...,
+        prediction: Prediction | None = ...,
+    ) -> Transcript: ...
+    @overload
+    def generate(
+        self,
+        prompt: str | None = ...,
+        *,
+        audio: list[Sound],
+        language: str | None = ...,
+        task: str | None = ...,
+        timestamps: bool | None = ...,
+        sampling: Sampling | None = ...,
+        max_new_tokens: int | None = ...,
+        prediction: Sequence[Prediction] | None = ...,
+    ) -> list[Transcript]: ...
     @overload  # a string is a sequence of strings to mypy; `as_batch` tells them apart
     def generate(  # type: ignore[overload-overlap]
         self,
         prompt: Prompt,
         *,
         sampling: Sampling | None = ...,
-        max_new_tokens: int = ...,
+        max_new_tokens: int | None = ...,
         stop: str | Sequence[str] | None = ...,
         prediction: Prediction | None = ...,
     ) -> Output: ...
@@ -224,35 +154,55 @@ class Outrider:
         prompt: Sequence[Prompt],
         *,
         sampling: Sampling | None = ...,
-        max_new_tokens: int = ...,
+        max_new_tokens: int | None = ...,
         stop: str | Sequence[str] | None = ...,
         prediction: Sequence[Prediction] | None = ...,
     ) -> list[Output]: ...
     def generate(
         self,
-        prompt: Prompt | Sequence[Prompt],
+        prompt: Prompt | Sequence[Prompt] | None = None,
         *,
         sampling: Sampling | None = None,
-        max_new_tokens: int = 256,
+        max_new_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
         prediction: Prediction | Sequence[Prediction] | None = None,
-    ) -> Output | list[Output]:
-        """Write an answer, or one per prompt of a batch.
+        audio: Sound | list[Sound] | None = None,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool | None = None,
+    ) -> Output | Sequence[Output]:
+        """Write an answer, or one per prompt of a batch; for a target that reads audio, what is said in a recording.
 
         Args:
-            prompt: text, a list of chat messages, a list of ids; or a list of those, served together.
+            prompt: text, a list of chat messages, a list of ids; or a list of those, served together. With audio, text
+                that stands before it, such as names that will occur.
             sampling: greedy if not given. Its seed serves every prompt of a batch, so each equals its run alone.
-            max_new_tokens: exactly how many tokens may be written.
+            max_new_tokens: exactly how many tokens may be written, 256 if not given; with audio in each chunk, as many
+                as the context holds if not given.
             stop: a string or several that end the output.
             prediction: the text that you expect, or its ids, for the drafter "reference"; of a batch a list of them,
                 one per prompt. It influences speed only.
+            audio: a file, its content, or samples at the model's rate; or a list of those, heard together.
+            language: of the recording: a code, a name or a token; detected if not given.
+            task: "transcribe" (if not given) or "translate", into English.
+            timestamps: write time stamps; they are written anyway where a recording is longer than a chunk.
 
         Raises:
             BadPrompt, BadOption: before any work, with the remedy.
         """
+        if audio is not None:
+            listening = self._listening(
+                prompt, audio, sampling, max_new_tokens, stop, prediction, language, task, timestamps
+            )
+            for _ in listening:
+                pass
+            return listening.outputs if isinstance(audio, list) else listening.outputs[0]
+        self._without_audio(language, task, timestamps)
+        if prompt is None:
+            raise BadPrompt("There is no prompt: give one, or audio= for a target that reads audio.")
         prompts, batched = as_batch(prompt)
         predictions = as_predictions(prediction, len(prompts), batched)
-        requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
+        requests = self._requests(prompts, sampling or Sampling(), _length(max_new_tokens), stop, predictions)
         batch = self._started(requests)
         for _ in batch:
             pass
@@ -263,7 +213,7 @@ class Outrider:
         prompts: Sequence[Prompt],
         *,
         sampling: Sampling | None = None,
-        max_new_tokens: int = 256,
+        max_new_tokens: int = MAX_NEW_TOKENS,
         stop: str | Sequence[str] | None = None,
         prediction: Sequence[Prediction] | None = None,
     ) -> Batch:
@@ -276,20 +226,80 @@ class Outrider:
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | None = None,
         *,
         sampling: Sampling | None = None,
-        max_new_tokens: int = 256,
+        max_new_tokens: int | None = None,
         stop: str | Sequence[str] | None = None,
         prediction: Prediction | None = None,
-    ) -> Stream:
-        """Write one answer and yield it round by round. Leaving the iterator early ends the request. See `generate`."""
+        audio: Sound | list[Sound] | None = None,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool | None = None,
+    ) -> Stream | ListeningStream:
+        """Write one answer and yield it round by round. Leaving the iterator early ends the request. See `generate`.
+
+        With time stamps, text comes by whole segments: what stands behind the last of a chunk is heard again.
+        """
+        if audio is not None:
+            if isinstance(audio, list):
+                raise BadOption("stream takes one recording: call generate for several.")
+            return ListeningStream(
+                self._listening(prompt, audio, sampling, max_new_tokens, stop, prediction, language, task, timestamps)
+            )
+        self._without_audio(language, task, timestamps)
+        if prompt is None:
+            raise BadPrompt("There is no prompt: give one, or audio= for a target that reads audio.")
         prompts, batched = as_batch(prompt)
         if batched:
             raise BadOption("stream takes one prompt: call generate for a batch.")
         predictions = as_predictions(prediction, 1, False)
-        requests = self._requests(prompts, sampling or Sampling(), max_new_tokens, stop, predictions)
+        requests = self._requests(prompts, sampling or Sampling(), _length(max_new_tokens), stop, predictions)
         return Stream(self.engine().run(requests), requests[0], self.exactness, self.verifier)
+
+    @property
+    def ear(self) -> Ear:
+        """What hears recordings.
+
+        Raises:
+            BadOption: the target reads none, or its feature extractor is missing.
+        """
+        return Ear(self.target, self._loaded.extractor, self.tokenizer)
+
+    def _listening(
+        self,
+        prompt: object,
+        audio: Sound | list[Sound],
+        sampling: Sampling | None,
+        max_new_tokens: int | None,
+        stop: object,
+        prediction: Prediction | Sequence[Prediction] | None,
+        language: str | None,
+        task: str | None,
+        timestamps: bool | None,
+    ) -> Listening:
+        """Recordings, ready to be heard; see `generate`."""
+        if stop:
+            raise BadOption("A recording is heard to its end: leave stop out.")
+        if prompt is not None and not isinstance(prompt, str):
+            raise BadPrompt("With audio, the prompt is a text that stands before it: give a string, or leave it out.")
+        ear, sampling = self.ear, sampling or Sampling()
+        sounds = audio if isinstance(audio, list) else [audio]
+        context = ear.context(prompt) if prompt else ()
+        recordings = []
+        for sound, expected in zip(
+            sounds, as_predictions(prediction, len(sounds), isinstance(audio, list)), strict=True
+        ):
+            ids = ear.prediction(expected) if isinstance(expected, str) else tuple(expected or ())
+            self.drafter.check_prediction(ids)
+            seed = fresh_seed() if sampling.seed is None else sampling.seed
+            wish = Wish(sampling, seed, language, task, timestamps, context, ids, max_new_tokens)
+            recordings.append(Recording(ear, ear.samples(sound), wish))
+        return Listening(self.engine(), recordings, self.exactness, self.verifier)
+
+    def _without_audio(self, *options: object) -> None:
+        if any(option is not None for option in options):
+            raise BadOption("language, task and timestamps are about a recording: pass audio=, or leave them out.")
 
     def engine(self) -> Engine:
         """A fresh loop over these parts, for callers that send requests in and out themselves."""
@@ -318,19 +328,19 @@ class Outrider:
                 raise BadOption("Text prompts need a tokenizer: pass tokenizer= to load, or give token ids.")
             ids = tuple(encode(self.tokenizer, prompt))
             seed = fresh_seed() if sampling.seed is None else sampling.seed
-            expected = () if prediction is None else encode_prediction(self.tokenizer, prediction)
+            expected = () if prediction is None else encode_prediction(self.tokenizer, prediction, encoded=self.encodes)
             request = Request(ids, sampling, seed, max_new_tokens, stops, expected)
+            if self.encodes:
+                request = addressed(self.target, request, words(self.tokenizer, prompt))
             request.check(self.target.context, self.target.vocabulary)
             self.drafter.check_prediction(expected)
             requests.append(request)
         return requests
 
 
-def _output(request: Request, row: Row | None, rounds: list[Round], exactness: str, verifier: Verifier) -> Output:
-    """What a request has come to; nothing yet if it never had a round."""
-    text, ids, finish, reused = ("", [], None, 0) if row is None else (row.text, row.output, row.finish, row.reused)
-    rule = (verifier.spec, verifier.lossless)
-    return Output(text, ids, finish, rounds, request.seed, request.prompt, exactness, reused, *rule)
+def _length(max_new_tokens: int | None) -> int:
+    """How many tokens an answer to a text may have."""
+    return MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
 
 
 def load(
@@ -359,8 +369,8 @@ def load(
     Args:
         target: a hub id, a folder, a `.gguf` file, "demo", or a `PreTrainedModel`, which stays as it is.
         drafter: "suffix[:OPTIONS]", "lookup[:N]", "reference", "recycle[:K]", "lookahead[:OPTIONS]", "model:SPEC",
-            "translated[:auto|tli|slem]:SPEC", "early_exit:E", "mtp[:FOLDER]", "eagle3:FOLDER", "eagle:FOLDER",
-            "medusa:FOLDER", "cascade:A,B", "none", or "module:Class".
+            "translated[:auto|tli|slem]:SPEC", "early_exit:E|FOLDER", "mtp[:FOLDER]", "eagle3:FOLDER", "eagle:FOLDER",
+            "medusa:FOLDER", "dflash:FOLDER", "cascade:A,B", "none", or "module:Class".
         verifier: "match" (lossless, and the same seed gives the same tokens with any drafter); "token", "block"
             (chains) or "traversal" (lossless in law); or a relaxed rule, whose output has another law and says by how
             much: "ensemble[:w]", "typical[:epsilon,delta]" or "lenience:l".
@@ -371,7 +381,8 @@ def load(
             target is likely to refuse).
         dtype: of the weights; by default bfloat16 where the hardware computes in it, float32 otherwise.
         device: by default the first GPU, or else the CPU.
-        tokenizer: for a model that is passed; text prompts and stop strings need one.
+        tokenizer: for a model that is passed; text prompts and stop strings need one. For one that reads audio, its
+            processor.
         offline: never ask a hub.
         trust_remote_code: run code from the model's repository. Read it first.
         fast: compute with the lean decoder (Llama's family) or fast linears (any other model). "auto" does where the

@@ -34,12 +34,20 @@ class Pass:
         cache: rows in the same order. Room for the widest tree is made here.
         device: where positions and masks are wanted.
         width: pad to this many nodes; to the widest tree if not given.
+        both_ways: a node sees all of its tree, what follows it too (block drafters).
     """
 
     def __init__(
-        self, trees_: Sequence[Tree], cache: KVCache, device: torch.device, *, width: int | None = None
+        self,
+        trees_: Sequence[Tree],
+        cache: KVCache,
+        device: torch.device,
+        *,
+        width: int | None = None,
+        both_ways: bool = False,
     ) -> None:
         self.cache = cache
+        self._both_ways = both_ways
         self.width = width or max(len(tree) for tree in trees_)
         self.windows: dict[int, int | None] = {}  # layer -> the window it asked for; read by the capability check
         cache.reserve(self.width)
@@ -100,17 +108,21 @@ class Pass:
     def _allowed(self, window: int | None, start: int, end: int) -> Tensor:
         """[rows, N, end - start] bool on the host: what each node may see of these slots."""
         slots = torch.arange(end)
-        rows = len(self._trees)
         allowed = (slots < self._lengths)[:, None].repeat(1, self.width, 1)
-        where = slots.expand(rows, -1).clone()  # position of what a slot holds: committed tokens lie in order
         for row, tree in enumerate(self._trees):
             first, size = self.cache.lengths[row], len(tree)
-            allowed[row, :size, first : first + size] = trees.ancestors(tree.parents)
+            allowed[row, :size, first : first + size] = self._both_ways or trees.ancestors(tree.parents)
             allowed[row, size:, first] = True  # padding sees node 0: a row of nothing but -inf would give NaN
-            where[row, first : first + self.width] = self._host_positions[row]
         if window is not None:
-            allowed &= where[:, None] > self._host_positions[:, :, None] - window
+            allowed &= self._distances(end) > -window
         return allowed[:, :, start:]
+
+    def _distances(self, end: int) -> Tensor:
+        """[rows, N, end] on the host: how far behind each node (so negative) lies what a slot holds, in positions."""
+        where = torch.arange(end).expand(len(self._trees), -1).clone()  # committed tokens lie in order
+        for row, first in enumerate(self.cache.lengths):
+            where[row, first : first + self.width] = self._host_positions[row]
+        return where[:, None] - self._host_positions[:, :, None]
 
 
 class StaticPass(Pass):
@@ -168,6 +180,20 @@ def _capped(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
     return scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ values
 
 
+def layer_of(module: torch.nn.Module) -> int:
+    """The number under which an attention module's keys are kept.
+
+    Raises:
+        UnsupportedModel: it has none.
+    """
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise UnsupportedModel(
+            f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
+        )
+    return layer
+
+
 def _attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -186,11 +212,7 @@ def _attention(
         what = f"uses {named[0]} in its attention" if named else "does not hand keywords on to its attention layers"
         raise UnsupportedModel(f"{type(module).__name__} {what}, which Outrider cannot serve: choose another target.")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
-        raise UnsupportedModel(
-            f"{type(module).__name__} has no layer_idx to keep its keys under: choose another target."
-        )
+    layer = layer_of(module)
     if not getattr(module, "is_causal", True):
         raise UnsupportedModel(
             f"{type(module).__name__} lets tokens see those after them, so it is not causal as configured: choose a "

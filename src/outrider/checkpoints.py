@@ -25,6 +25,7 @@ from .errors import BadOption, ModelNotFound
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+ORIGIN = "outrider.json"  # the manifest of a folder whose config.json is Transformers'
 _LARGEST_CONFIG = 1 << 20  # bytes
 _LARGEST_WEIGHTS = 64 << 30  # bytes
 
@@ -113,18 +114,25 @@ class Checkpoint:
 
 def write(folder: Path, checkpoint: Checkpoint, card: str) -> None:
     """Write a folder in one step: it is there whole, or as it was before."""
+    replace_folder(folder, lambda work: fill(work, checkpoint, card))
+
+
+def fill(work: Path, checkpoint: Checkpoint, card: str) -> None:
+    """Write into a folder that nobody reads yet."""
     manifest, ids = checkpoint.manifest, checkpoint.ids
     reach = torch.zeros(manifest.target.vocabulary, dtype=torch.bool)
     reach[ids] = True
     maps = {"d2t": ids - torch.arange(len(ids)), "t2d": reach}
     weights = {name: tensor.detach().to("cpu").contiguous() for name, tensor in checkpoint.tensors.items()}
+    save_file({**weights, **maps}, work / WEIGHTS, {"format": "pt"})
+    (work / CONFIG).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (work / CARD).write_text(card, encoding="utf-8")
 
-    def fill(work: Path) -> None:
-        save_file({**weights, **maps}, work / WEIGHTS, {"format": "pt"})
-        (work / CONFIG).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        (work / CARD).write_text(card, encoding="utf-8")
 
-    replace_folder(folder, fill)
+def describe(work: Path, manifest: Manifest, card: str) -> None:
+    """Say in a folder whose config.json is Transformers' where its model comes from."""
+    (work / ORIGIN).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (work / CARD).write_text(card, encoding="utf-8")
 
 
 def read(folder: Path, method: str) -> Checkpoint:
@@ -157,6 +165,16 @@ def read(folder: Path, method: str) -> Checkpoint:
     if manifest.method != method:
         raise BadOption(f"{folder} holds a drafter of the kind {manifest.method!r}: write {manifest.method}:{folder}.")
     return Checkpoint(manifest, tensors, _ids(tensors, manifest, folder))
+
+
+def is_drafter(folder: Path) -> bool:
+    """Whether a folder holds a drafter of `outrider train`, of whatever method and format, rather than a model."""
+    config = folder / CONFIG
+    try:
+        found = json.loads(config.read_text(encoding="utf-8")) if config.stat().st_size <= _LARGEST_CONFIG else None
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"format", "method", "target"} <= found.keys()
 
 
 def _ids(tensors: dict[str, Tensor], manifest: Manifest, folder: Path) -> Tensor:
@@ -198,7 +216,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     old = folder.with_name(folder.name + ".old")
     try:
         fill(work)
-        for file in work.iterdir():
+        for file in filter(Path.is_file, work.rglob("*")):
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
         work.chmod(0o755)
@@ -226,22 +244,40 @@ def _reason(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
 
 
-def card(manifest: Manifest, facts: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How what a folder holds is used, for its card.
+
+    Attributes:
+        title: what it is, in a few words.
+        target, drafter: as `--target` and `--drafter` take them.
+        promise: what becomes of the target's output.
+    """
+
+    title: str
+    target: str
+    drafter: str
+    promise: str = "The target's output does not change."
+
+
+def card(manifest: Manifest, facts: Mapping[str, Any], use: Use | None = None) -> str:
     """README.md: what the drafter is, how good it was when it was measured, and where it comes from."""
     target = manifest.target
+    use = use or Use(f"{manifest.method} drafter for {target.name}", target.name, f"{manifest.method}:FOLDER")
+    seen = f"{', '.join(map(str, manifest.taps))} ({manifest.tap_convention})" if manifest.taps else "none: texts only"
     lines = [
-        f"# {manifest.method} drafter for {target.name}",
+        f"# {use.title}",
         "",
-        f"A draft head for speculative decoding with [Outrider](https://pypi.org/project/outrider/): it drafts for "
-        f"`{target.name}` (hash `{target.hash}`) and for no other target. The target's output does not change.",
+        f"For speculative decoding with [Outrider](https://pypi.org/project/outrider/): it drafts for "
+        f"`{target.name}` (hash `{target.hash}`) and for no other target. {use.promise}",
         "",
         "```",
-        f'outrider generate --target {target.name} --drafter {manifest.method}:FOLDER --chat "Name three rivers."',
+        f'outrider generate --target {use.target} --drafter {use.drafter} --chat "Name three rivers."',
         "```",
         "",
         "| fact | value |",
         "|---|---|",
-        f"| target layers it sees | {', '.join(map(str, manifest.taps))} ({manifest.tap_convention}) |",
+        f"| target layers it sees | {seen} |",
         f"| tokens it can draft | {manifest.draft_vocabulary} of {target.vocabulary} |",
         *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items()),
         "",

@@ -138,6 +138,15 @@ def _connected(address: str) -> Any:
     return ray
 
 
+def check_cluster(address: str) -> None:
+    """That there is such a cluster, for those who have other work to do before they use it.
+
+    Raises:
+        BadOption: see `Cluster`.
+    """
+    _connected(address).shutdown()
+
+
 def _check_reachable(address: str) -> None:
     """Ray itself tries for minutes.
 

@@ -82,6 +82,9 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
     `batch` is not among them, since `load` has no use for it.
 
+    Args:
+        path: of the file, as `outrider tune` writes it.
+
     Raises:
         BadOption: see `read`.
     """

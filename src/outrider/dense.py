@@ -5,8 +5,8 @@ norms behind the blocks, windows, soft caps. All are plain data here. Query, key
 another; grouped heads are not repeated; nothing is rebuilt per layer. A configuration with anything else in it is not
 recognised, and the model keeps Transformers' own modules.
 
-A token's logits do not depend on what shares its pass: linears pad to a least width (`linear.py`), and everything else
-works node by node in an order of its own (`native.py`).
+A token's logits do not depend on what shares its pass: a linear computes each row as if it were alone (`linear.py`),
+and everything else works node by node in an order of its own (`native/`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"}
 _EMBEDDINGS = {"Embedding", "Gemma2TextScaledWordEmbedding", "Gemma3TextScaledWordEmbedding"}
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
 _HARMLESS = {  # options that a family's configuration class does not list and that change no arithmetic
-    "_name_or_path", "_model_name_or_path", "architectures", "dtype", "head_dim", "layer_types", "torch_dtype",
-    "transformers_version", "unk_token_id",
+    "_name_or_path", "_model_name_or_path", "architectures", "dtype", "head_dim", "layer_types", "outrider_trained",
+    "torch_dtype", "transformers_version", "unk_token_id",
 }  # fmt: skip
 _ROPE_KINDS = {"default", "linear", "llama3", "yarn"}  # scaling that does not depend on how long the text has become
 
@@ -181,9 +181,13 @@ class DenseTarget:
         return torch.tanh(logits / self._logit_cap) * self._logit_cap if self._logit_cap else logits
 
     @torch.no_grad()
+    def normed(self, states: Tensor) -> Tensor:
+        """See `layers.Layered`."""
+        return self._norm(states.contiguous())
+
     def exit(self, states: Tensor) -> Tensor:
         """See `layers.Layered`."""
-        return self.head(self._norm(states.contiguous()))
+        return self.head(self.normed(states))
 
     @torch.no_grad()
     def lower(self, trees: Sequence[Tree], cache: KVCache, layers: int) -> list[Tensor]:

@@ -57,6 +57,8 @@ class GenerateWith:
         Raises:
             UsageError: before any work, an option that cannot be served, by name.
         """
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise BadOption("generate_with serves decoder-only models: an encoder-decoder model goes to outrider.load.")
         given = {"synced_gpus": synced_gpus, "streamer": streamer, **_asked_of_generate(self)}
         check_arguments(given)
         check_config(generation_config)

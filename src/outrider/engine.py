@@ -14,7 +14,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from .drafters import Drafter
-from .errors import BadOption, NoProgress
+from .errors import BadOption, BadPrompt, NoProgress
 from .kv import KVCache, Seat, arranged, gather
 from .layers import verification
 from .noise import SeededNoise
@@ -22,7 +22,7 @@ from .policy import Policy
 from .prefix import Prefixes
 from .row import Request, Row
 from .sampling import logprobs
-from .target import Target, prefill
+from .target import Encoder, Target, prefill
 from .text import Tokenizer
 from .tree import is_chain
 from .types import Budget, Draft, Round, Scores, Verdict
@@ -74,15 +74,19 @@ class Engine:
         """
         target, drafter = self.target, drafter or self.drafter
         request.check(target.context, target.vocabulary)
+        if (request.source is not None) != isinstance(target, Encoder):
+            raise BadPrompt("A source is what an encoder-decoder target reads, which needs one: see Request.source.")
         drafter.check_prediction(request.prediction)
         if request.stop and self._tokenizer is None:
             raise BadOption("Stop strings need a tokenizer: load the model with its tokenizer, or leave them out.")
         row = Row(request, self._count, policy or self._make_policy(), target.eos, target.context, self._tokenizer)
         self._count += 1
         capacity = min(len(request.prompt) + request.max_new_tokens, target.context)
-        prefixes = self._prefixes_for(drafter)
+        prefixes = self._prefixes_for(drafter, request)
         known = prefixes.longest(request.prompt, capacity + SPARE) if prefixes is not None else None
         seat = Seat(known or target.new_cache(1, capacity + SPARE))
+        if request.source is not None and isinstance(target, Encoder):
+            seat.cache.encoded[seat.row] = target.encode(request.source)
         row.reused = seat.length
         head = request.prompt[row.reused : -1]
         hidden = prefill(target, head, seat.cache, taps=drafter.taps, chunk=self._chunk)
@@ -99,7 +103,8 @@ class Engine:
 
     @property
     def active(self) -> list[Row]:
-        """The rows under way."""
+        """The rows under way, in the order of the next pass."""
+        self._batch = [self._batch[which] for which in arranged([seat for _, seat in self._batch])]
         return [row for row, _ in self._batch]
 
     @property
@@ -136,14 +141,20 @@ class Engine:
                 row.policy.observe(about)
             results.append((row, about))
         for place, row in enumerate(rows):
-            prefixes = self._prefixes_for(row.drafter)
+            prefixes = self._prefixes_for(row.drafter, row.request)
             if row.finish is not None and row.error is None and prefixes is not None:
                 prefixes.keep(row.tokens[: cache.lengths[place]], cache, place)
         self._release(lambda row: row.finish is not None or row.error is not None)
         return results
 
-    def run(self, requests: Sequence[Request]) -> Iterator[tuple[Row, Round]]:
+    def run(
+        self, requests: Sequence[Request], follow: Callable[[Row], Request | None] = lambda row: None
+    ) -> Iterator[tuple[Row, Round]]:
         """Serve these requests together to their end, round by round. Leaving early drops their rows.
+
+        Args:
+            requests: they join at once.
+            follow: asked when a row has finished; what it gives joins the others.
 
         Raises:
             Exception: what went wrong with one of them, after the round of the others.
@@ -152,7 +163,10 @@ class Engine:
             for request in requests:
                 self.add(request)
             while rows := self.active:
-                yield from self.step()
+                for row, round_ in self.step():
+                    yield row, round_
+                    if row.finish is not None and (following := follow(row)) is not None:
+                        self.add(following)
                 for row in rows:
                     if row.error is not None:
                         raise row.error
@@ -171,9 +185,10 @@ class Engine:
         """The cache in which all rows sit."""
         return gather([seat for _, seat in self._batch])
 
-    def _prefixes_for(self, drafter: Drafter) -> Prefixes | None:
-        """Where prefixes are kept; a drafter with taps wants the states of the whole prompt, which nobody keeps."""
-        return None if drafter.taps else self._prefixes
+    def _prefixes_for(self, drafter: Drafter, request: Request) -> Prefixes | None:
+        """Where prefixes are kept; a drafter with taps wants the states of the whole prompt, which nobody keeps, and
+        behind another source the same tokens have other keys."""
+        return None if drafter.taps or request.source is not None else self._prefixes
 
     def _drafts(self) -> list[_Drafted]:
         """A draft for each row; rows on whose account their drafter raises have left.
@@ -181,8 +196,7 @@ class Engine:
         Rows share a drafter's work, so all are asked for together. If that fails, each is asked for alone, in a cache
         of its own, to learn whose fault it was; a drafter may be asked again before anything is committed.
         """
-        self._batch = [self._batch[which] for which in arranged([seat for _, seat in self._batch])]
-        cache, rows = self._gathered(), self.active
+        rows, cache = self.active, self._gathered()
         lengths = list(cache.lengths)
         try:
             return self._ask(rows)

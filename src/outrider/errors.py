@@ -46,3 +46,8 @@ class TrainingStopped(UsageError):
 
 class NoProgress(OutriderError):
     """A round committed no token. The loop stops rather than spin."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error of another library says first, to be told within a sentence; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")

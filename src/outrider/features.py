@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from .target import Target, TransformersTarget
 from .types import Tree
 
 CONVENTION = "hidden_states"
+MARK = "outrider_trained"  # in the configuration of a target that `outrider train` has changed: how, and a hash
 _PROBES = 64  # embeddings that tell one target from another
 _CLOSE = 0.02  # relative: how far the output layer's logits may lie from the target's own
 _PART = 64  # unit vectors at a time
@@ -58,6 +60,13 @@ def default_taps(depth: int) -> tuple[int, ...]:
     return tuple(sorted(chosen if len(chosen) == 3 and min(chosen) >= 0 else {depth // 4, depth // 2, 3 * depth // 4}))
 
 
+def spread_taps(depth: int, count: int = 5) -> tuple[int, ...]:
+    """DFlash's choice: so many layers' outputs, evenly from the second to the last but two; fewer where there are not
+    so many layers."""
+    first, last = min(2, depth), max(1, depth - 2)
+    return tuple(sorted({round(first + place * (last - first) / (count - 1)) for place in range(count)}))
+
+
 def side_by_side(hidden: Mapping[int, Tensor], taps: Sequence[int]) -> Tensor:
     """[N, D] of each tapped layer -> [N, n * D], in the order of the taps."""
     return torch.cat([hidden[tap] for tap in taps], -1)
@@ -85,6 +94,15 @@ def embedding(target: Target) -> Embed:
             "drafter can use: choose another drafter."
         )
     return embed
+
+
+def scales_embeddings(config: Any) -> bool:
+    """Whether a model of this configuration multiplies its embeddings (Gemma, Granite, MiniCPM), so that what enters
+    its first layer is not a row of its table."""
+    factors = (getattr(config, name, 1) for name in ("embedding_multiplier", "scale_emb"))
+    return str(getattr(config, "model_type", "")).startswith("gemma") or any(
+        factor not in (1, None) for factor in factors
+    )
 
 
 @torch.no_grad()
@@ -147,13 +165,23 @@ def block_shape(target: Target) -> BlockShape:
     return BlockShape(width, heads, grouped if heads % grouped == 0 else heads, size + size % 2, int(inner))
 
 
+def changed_note(mark: str) -> str:
+    """What users should know of a target that bears this `MARK`."""
+    return (
+        f"the target was changed by 'outrider train {mark.split()[0]}': its outputs are exactly its own with any "
+        "drafter, and not those of the model that it was made from."
+    )
+
+
 def fingerprint(target: Target) -> str:
     """A name for these weights that does not depend on how they are computed with.
 
-    Made from a sample of the embeddings, rounded to bfloat16: the same in every precision and build of one model.
+    Made from a sample of the embeddings, rounded to bfloat16: the same in every precision and build of one model. A
+    target that training has changed (`MARK`) says so in its configuration, for its embeddings may be what they were.
     """
     vocabulary = target.vocabulary
     ids = torch.arange(_PROBES) * vocabulary // _PROBES
     sample = embedding(target)(ids).to("cpu", torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes()
     sizes = f"{vocabulary} {width_of(target)} {depth_of(target)} ".encode()
-    return hashlib.sha256(sizes + sample).hexdigest()[:16]
+    mark = str(getattr(built(target).config, MARK, "")).encode()
+    return hashlib.sha256(sizes + sample + mark).hexdigest()[:16]

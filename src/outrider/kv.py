@@ -3,6 +3,9 @@
 Committed length is the only source of positions and masks: whatever lies behind it, rejected drafts or padding, is
 overwritten later and never looked at. Window layers keep all their keys; the mask alone makes the window.
 
+What an encoder made of a row's source belongs to the row too. It is written once and stays as it is, whatever happens
+to drafts: keeping and cropping are about the tokens alone.
+
 Requests sit on rows (`Seat`). When some leave and others come, those that stay are not moved: newcomers take the rows
 that were left, so that a server's batch is not copied whenever one of its requests ends.
 """
@@ -10,14 +13,36 @@ that were left, so that a server's batch is not copied whenever one of its reque
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
+from .types import Source
+
 BLOCK = 512  # slots; storage grows by whole blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What an encoder made of one row's source, and what the decoder's layers read of it.
+
+    Attributes:
+        source: what was encoded.
+        states: [S, D], the encoder's last states.
+        layers: layer -> keys and values of its cross-attention, [1, heads, S, size] each.
+    """
+
+    source: Source
+    states: Tensor
+    layers: dict[int, tuple[Tensor, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return self.states.nbytes + sum(tensor.nbytes for pair in self.layers.values() for tensor in pair)
 
 
 class KVCache:
@@ -26,11 +51,13 @@ class KVCache:
     Attributes:
         lengths: committed tokens per row, on the host so that no round waits for a device.
         capacity: slots per row that are allocated.
+        encoded: per row what its encoder made of its source; None for targets without an encoder.
         seats: who sits here, as long as anyone knows them.
     """
 
     def __init__(self, rows: int = 1, capacity: int = BLOCK) -> None:
         self.lengths = [0] * rows
+        self.encoded: list[Encoded | None] = [None] * rows
         self.capacity = -(-capacity // BLOCK) * BLOCK
         self.seats: WeakSet[Seat] = WeakSet()
         self._room = rows
@@ -45,7 +72,8 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes allocated."""
-        return sum(tensor.nbytes for pair in self._whole.values() for tensor in pair)
+        sources = sum(encoded.nbytes for encoded in self.encoded if encoded is not None)
+        return sources + sum(tensor.nbytes for pair in self._whole.values() for tensor in pair)
 
     def reserve(self, width: int) -> None:
         """Make room for `width` more slots behind every row's committed ones."""
@@ -139,6 +167,7 @@ class KVCache:
         lengths: Sequence[int] | None = None,
         capacity: int | None = None,
         spare: int = 0,
+        leaving: Collection[KVCache] = (),
     ) -> KVCache:
         """A new cache whose rows are these rows of other caches.
 
@@ -147,17 +176,25 @@ class KVCache:
             lengths: how much of each to take, if not all.
             capacity: slots of the new one, if not as many as the largest has.
             spare: rows to have ready for others.
+            leaving: caches that nobody will use any more: each of their layers goes as soon as it is copied.
         """
         taken = list(lengths) if lengths is not None else [cache.lengths[row] for cache, row in parts]
         room = max(cache.capacity for cache, _ in parts) if capacity is None else max(capacity, *taken, 1)
         new = cls(len(parts), room)
         new._room += spare
         new.lengths = taken
-        likes = {layer: pair for cache, _ in parts for layer, pair in cache._layers.items()}
-        for layer, like in likes.items():  # not of the first part: after a prompt of one token it is still empty
-            new.storage(layer, like[0].shape[1], (like[0].shape[3], like[1].shape[3]), like[0])
+        new.encoded = [cache.encoded[row] for cache, row in parts]
+        layers = dict.fromkeys(layer for cache, _ in parts for layer in cache._whole)
+        for layer in layers:
+            # Not of the first part: after a prompt of one token it is still empty.
+            keys, values = next(cache._whole[layer] for cache, _ in parts if layer in cache._whole)
+            new.storage(layer, keys.shape[1], (keys.shape[3], values.shape[3]), keys)
+            del keys, values
             for place, ((cache, row), length) in enumerate(zip(parts, taken, strict=True)):
                 new._copy(layer, place, cache, row, length)
+            for cache in leaving:
+                cache._whole.pop(layer, None)
+                cache._layers.pop(layer, None)
         return new
 
     def take_in(self, seats: Sequence[Seat]) -> bool:
@@ -171,10 +208,9 @@ class KVCache:
         fits = self._room // 4 <= len(seats) <= self._room and all(
             seat.cache.capacity <= self.capacity for seat in seats
         )
-        known = {id(seat) for seat in seats}
-        if not (self._whole and fits) or left & moving.keys() or any(id(other) not in known for other in self.seats):
+        if not (self._whole and fits) or left & moving.keys() or not self.seats <= set(seats):
             return False
-        self.lengths = [seat.length for seat in seats]
+        self.lengths, self.encoded = [seat.length for seat in seats], [seat.encoded for seat in seats]
         for layer, whole in self._whole.items():
             self._lay(layer, whole)
             for place, seat in moving.items():
@@ -202,6 +238,11 @@ class Seat:
         """Tokens committed in this row."""
         return self.cache.lengths[self.row]
 
+    @property
+    def encoded(self) -> Encoded | None:
+        """What an encoder made of the row's source."""
+        return self.cache.encoded[self.row]
+
     def move(self, cache: KVCache, row: int) -> None:
         """Sit there from now on."""
         self.cache.seats.discard(self)
@@ -211,6 +252,8 @@ class Seat:
 
 def arranged(seats: Sequence[Seat]) -> list[int]:
     """The order of these seats in which `gather` moves the fewest: most stay, the rest take the rows between them."""
+    if not seats:
+        return []
     cache = _common(seats)
     staying = {seat.row: which for which, seat in enumerate(seats) if seat.cache is cache and seat.row < len(seats)}
     others = iter([which for which in range(len(seats)) if which not in staying.values()])
@@ -225,7 +268,9 @@ def gather(seats: Sequence[Seat]) -> KVCache:
     cache = _common(seats)
     if not cache.take_in(seats):
         joined = len(seats) > cache.rows > 1  # where one joined a company, more may
-        cache = KVCache.stack([(seat.cache, seat.row) for seat in seats], spare=len(seats) // 2 if joined else 0)
+        left = {seat.cache for seat in seats if seat.cache.seats <= set(seats)}
+        parts = [(seat.cache, seat.row) for seat in seats]
+        cache = KVCache.stack(parts, spare=len(seats) // 2 if joined else 0, leaving=left)
     for place, seat in enumerate(seats):
         seat.move(cache, place)
     return cache
@@ -233,5 +278,5 @@ def gather(seats: Sequence[Seat]) -> KVCache:
 
 def _common(seats: Sequence[Seat]) -> KVCache:
     """The cache in which most of them sit."""
-    ((which, _),) = Counter(id(seat.cache) for seat in seats).most_common(1)
-    return next(seat.cache for seat in seats if id(seat.cache) == which)
+    ((cache, _),) = Counter(seat.cache for seat in seats).most_common(1)
+    return cache

@@ -59,6 +59,10 @@ class Layered(Protocol):
         """[N, D] normed states -> [N, V] logits, as the target itself makes them."""
         ...
 
+    def normed(self, states: Tensor) -> Tensor:
+        """[N, D] states between two layers -> [N, D], through the final norm."""
+        ...
+
     def exit(self, states: Tensor) -> Tensor:
         """[N, D] states between two layers -> [N, V] logits, through the final norm and the head."""
         ...
@@ -183,9 +187,14 @@ class ModuleLayers:
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
     @torch.no_grad()
+    def normed(self, states: Tensor) -> Tensor:
+        """See `Layered`."""
+        found: Tensor = self._decoder.norm(states)
+        return found
+
     def exit(self, states: Tensor) -> Tensor:
         """See `Layered`."""
-        return self.head(self._decoder.norm(states))
+        return self.head(self.normed(states))
 
     @torch.no_grad()
     def lower(self, trees: Sequence[Tree], cache: KVCache, layers: int) -> list[Tensor]:

@@ -21,6 +21,7 @@ import torch
 from . import native
 from .compiled import CompiledTarget
 from .dense import DenseTarget, recognises
+from .encoder_decoder import EncoderDecoderTarget
 from .errors import BadOption, ModelNotFound, UnsupportedModel
 from .folders import cache_folder
 from .linear import can_pack, pack_modules
@@ -42,12 +43,14 @@ class Loaded:
         tokenizer: Transformers' tokenizer, or None for a model that was passed without one.
         name: as the caller named it.
         folder: where its files lie, if it was read from files; for a hub id, in the hub's cache.
+        extractor: Transformers' feature extractor, of a model that reads audio; else None.
     """
 
     target: Target
     tokenizer: Any
     name: str
     folder: Path | None
+    extractor: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,9 @@ class Loader:
         folder = self.find(name)
         model, tokenizer = self._read_model(name, folder), self._read_tokenizer(name, folder)
         folder = folder or snapshot(name)
+        if model.config.is_encoder_decoder:
+            extractor = self._read_extractor(name, folder) if hasattr(model.config, "num_mel_bins") else None
+            return Loaded(self._with_encoder(model, own=True), tokenizer, name, folder, extractor)
         target = TransformersTarget(model, own=True)
         if self.device_map is None:
             return Loaded(self._quickened(target, own=True), tokenizer, name, folder)
@@ -147,15 +153,23 @@ class Loader:
         with _explained(name), quiet():
             return AutoTokenizer.from_pretrained(str(folder or name), **self._access(folder))
 
+    def _read_extractor(self, name: str, folder: Path | None) -> Any:
+        from transformers import AutoFeatureExtractor
+
+        with _explained(name), quiet():
+            return AutoFeatureExtractor.from_pretrained(str(folder or name), **self._access(folder))
+
     def _read_model(self, name: str, folder: Path | None) -> Any:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
 
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         options = {"dtype": self.dtype or native_dtype(device), **self._access(folder)}
         if self.device_map is not None:
             options |= {"device_map": self.device_map, "offload_folder": str(cache_folder() / "offload")}
         with _explained(name), quiet():
-            model = AutoModelForCausalLM.from_pretrained(str(folder or name), **options)
+            config = AutoConfig.from_pretrained(str(folder or name), **self._access(folder))
+            kind = _encoder_decoder_class(config) if config.is_encoder_decoder else AutoModelForCausalLM
+            model = kind.from_pretrained(str(folder or name), **options)
         if self.device_map is not None:
             return model
         try:
@@ -171,14 +185,24 @@ class Loader:
         return options
 
     def wrap(self, model: Any, tokenizer: Any, *, in_place: bool = False) -> Loaded:
-        """A target from a model in memory, which stays as it is unless its weights may move (`in_place`)."""
+        """A target from a model in memory, which stays as it is unless its weights may move (`in_place`).
+
+        In the tokenizer's place there may be a processor, which has one, and the extractor of audio's features too.
+        """
         if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
             raise UnsupportedModel(
                 f"{type(model).__name__} is no Transformers model: pass a PreTrainedModel or a name."
             )
         name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-        target = self._quickened(TransformersTarget(model, own=in_place), own=in_place)
-        return Loaded(target, tokenizer, name, Path(name) if Path(name).is_dir() else None)
+        target: Target
+        if getattr(model.config, "is_encoder_decoder", False):
+            target = self._with_encoder(model, own=in_place)
+        else:
+            target = self._quickened(TransformersTarget(model, own=in_place), own=in_place)
+        extractor = getattr(tokenizer, "feature_extractor", None)
+        if extractor is not None:
+            tokenizer = tokenizer.tokenizer
+        return Loaded(target, tokenizer, name, Path(name) if Path(name).is_dir() else None, extractor)
 
     def _quickened(self, target: TransformersTarget, *, own: bool) -> Target:
         """The same model with what this machine computes fastest.
@@ -194,6 +218,21 @@ class Loader:
             return target
         if recognises(target):
             return DenseTarget(target, free=own, int8=int8)
+        return self._packed(target)
+
+    def _with_encoder(self, model: Any, *, own: bool) -> Target:
+        """An encoder-decoder target, with what this machine computes fastest."""
+        if self.compile or self.device_map is not None:
+            raise BadOption(
+                f"{type(model).__name__} is an encoder-decoder model, which compile and device_map do not serve: leave "
+                "them out."
+            )
+        target = EncoderDecoderTarget(model, own=own)
+        return target if self.fast is False else self._packed(target)
+
+    def _packed(self, target: TransformersTarget | EncoderDecoderTarget) -> Target:
+        """Transformers' modules with fast linears, where this machine has them."""
+        int8 = self.quantize == "int8"
         if can_pack(target.dtype, target.device) and (native.available() or not int8):
             pack_modules(target.model, int8=int8)
             target.build = "packed"
@@ -232,6 +271,15 @@ def snapshot(name: str) -> Path | None:
 
     found = try_to_load_from_cache(name, "config.json")
     return Path(found).parent if isinstance(found, str) else None
+
+
+def _encoder_decoder_class(config: Any) -> Any:
+    """Transformers' class for an encoder-decoder model, by what its encoder reads."""
+    from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
+
+    if type(config) in AutoModelForSpeechSeq2Seq._model_mapping:
+        return AutoModelForSpeechSeq2Seq
+    return AutoModelForSeq2SeqLM
 
 
 def as_dtype(name: str | torch.dtype | None) -> torch.dtype | None:

@@ -15,7 +15,7 @@ from .errors import BadOption, BadPrompt
 from .policy import Policy
 from .sampling import History, Sampling
 from .text import Detokenizer, StopText, Tokenizer
-from .types import FinishReason
+from .types import FinishReason, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Request:
         logprobs: how many of the likeliest tokens `Round.logprobs` lists beside each that is written; None: no list.
         ignore_eos: the ids that end the target's output do not end this one, as benchmarks of fixed length want it.
         until: asked after each token, with prompt and output; True ends the output there.
+        source: what an encoder-decoder target reads before it writes; None for decoder-only targets.
     """
 
     prompt: tuple[int, ...]
@@ -43,6 +44,7 @@ class Request:
     logprobs: int | None = None
     ignore_eos: bool = False
     until: Callable[[Sequence[int]], bool] | None = None
+    source: Source | None = None
 
     def check(self, context: int, vocabulary: int) -> None:
         """Refuse what cannot work, before any work.

@@ -204,8 +204,9 @@ class Sampling:
             output = counts(history.tokens[history.prompt_length :])
             scores -= self.presence_penalty * (output > 0) + self.frequency_penalty * output
         self.check(scores.shape[-1])
-        for token, bias in self.logit_bias.items():
-            scores[:, token] += bias
+        if self.logit_bias:
+            biases = torch.tensor([*self.logit_bias.values()], dtype=scores.dtype, device=scores.device)
+            scores[:, [*self.logit_bias]] += biases
         if self.min_new_tokens and history.eos:
             written = len(history.tokens) - history.prompt_length + trees.depths(tree.parents).to(scores.device)
             scores[:, list(history.eos)] = scores[:, list(history.eos)].masked_fill(

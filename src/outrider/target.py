@@ -11,19 +11,19 @@ import copy
 import inspect
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from . import attention
 from .errors import UnsupportedModel
-from .kv import KVCache
+from .kv import Encoded, KVCache
 from .linear import FastLinear
-from .types import Scores, Tree
+from .types import Scores, Source, Tree
 
 _SERVED_LAYERS = {"full_attention", "sliding_attention", "attention"}
-_UNBOUNDED = 1 << 40
+UNBOUNDED = 1 << 40
 
 
 class Target(Protocol):
@@ -70,6 +70,15 @@ class Target(Protocol):
             taps: layers whose hidden states are wanted (Transformers' `hidden_states` numbering).
             last_only: logits of each tree's last node only (prefill).
         """
+        ...
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """What the loop asks of a target that reads a source before it writes."""
+
+    def encode(self, source: Source) -> Encoded:
+        """What a row's cache is told of its source, once (`KVCache.encoded`)."""
         ...
 
 
@@ -204,11 +213,11 @@ def _context(config: Any) -> int:
     "longrope" turns all positions by other angles once a text outgrows the original context: keys in the cache would
     no longer fit, and drafts or other rows of a batch could switch the angles early. So the original context is all.
     """
-    limits = [getattr(config, "max_position_embeddings", None) or _UNBOUNDED]
+    limits = [getattr(config, "max_position_embeddings", None) or UNBOUNDED]
     ropes = getattr(config, "rope_parameters", None) or {}
     for rope in (ropes, *ropes.values()):
         if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
-            limits.append(rope.get("original_max_position_embeddings") or _UNBOUNDED)
+            limits.append(rope.get("original_max_position_embeddings") or UNBOUNDED)
     return int(min(limits))
 
 
@@ -223,7 +232,7 @@ def _refuse_by_config(model: Any) -> None:
     """Refuse what the configuration already gives away."""
     name, config = type(model).__name__, model.config
     if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModel(f"{name} is an encoder-decoder model: choose a decoder-only (causal) target.")
+        raise UnsupportedModel(f"{name} is an encoder-decoder model: it is an `EncoderDecoderTarget` that serves it.")
     text = config.get_text_config()
     kinds = list(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or [])
     foreign = sorted({kind for kind in kinds if kind not in _SERVED_LAYERS})

@@ -107,17 +107,26 @@ def encode(tokenizer: Any, prompt: Prompt) -> list[int]:
     raise BadPrompt("A prompt is a string, a list of messages or a list of token ids; a batch is a list of those.")
 
 
-def encode_prediction(tokenizer: Any, prediction: Prediction) -> tuple[int, ...]:
+def encode_prediction(tokenizer: Any, prediction: Prediction, *, encoded: bool = False) -> tuple[int, ...]:
     """Ids of a text that the caller expects, without special tokens; ids as they are.
+
+    Args:
+        tokenizer: the target's.
+        prediction: the text.
+        encoded: of an encoder-decoder target, whose tokenizer has another side for answers; those have special tokens.
 
     Raises:
         BadOption: empty, or text without a tokenizer.
     """
     if isinstance(prediction, str) and tokenizer is None:
         raise BadOption("A prediction in text needs a tokenizer: pass tokenizer= to load, or give token ids.")
-    ids: Sequence[int] = (
-        tokenizer(prediction, add_special_tokens=False)["input_ids"] if isinstance(prediction, str) else prediction
-    )
+    ids: Sequence[int]
+    if not isinstance(prediction, str):
+        ids = prediction
+    elif encoded:
+        ids = tokenizer(text_target=prediction)["input_ids"]
+    else:
+        ids = tokenizer(prediction, add_special_tokens=False)["input_ids"]
     if not ids:
         raise BadOption("The prediction is empty: leave it out.")
     return tuple(ids)

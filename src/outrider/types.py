@@ -46,6 +46,21 @@ class Tree:
         return int(self.tokens.shape[0])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What the encoder of an encoder-decoder target reads, once per request.
+
+    Attributes:
+        ids: of a text, in the encoder's vocabulary; empty for audio.
+        features: [bins, frames], of audio; None for a text.
+        words: the text again as the decoder would write it, for drafters that copy from it; empty where it cannot.
+    """
+
+    ids: tuple[int, ...] = ()
+    features: Tensor | None = None
+    words: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a drafter proposes for one row.

@@ -11,6 +11,7 @@ import tiny
 
 from outrider.drafters import DRAFTERS
 from outrider.measure import runner
+from outrider.measure.baseline import Transformers
 from outrider.measure.results import Results
 
 
@@ -157,6 +158,61 @@ def test_an_interruption_has_its_own_exit_code(
     assert len(json.loads((tmp_path / "run" / "results.json").read_text())["summaries"]) == 1
 
 
+@pytest.mark.parametrize(("baseline", "batch"), [("transformers,transformers-lookup", "1"), ("transformers", "2")])
+def test_transformers_in_the_same_run(outrider, small: str, questions: str, tmp_path: Path, baseline: str, batch: str):
+    """Its own generate takes its turns, is held against plain decoding as every other case, and has no rounds."""
+    options = ("--drafters", "suffix", "--baseline", baseline, "--batch", batch, "--perplexity", "--costs")
+    asked = (
+        "bench",
+        "--target",
+        small,
+        "--prompts",
+        questions,
+        *options,
+        *SHORT,
+        "--out",
+        str(tmp_path / "run"),
+        "--json",
+    )
+    code, text, _ = outrider(*asked)
+    results = Results.model_validate_json(text)
+    assert code == 0
+    plain, ours, *theirs = results.summaries
+    names = ["none (transformers)", "prompt lookup (transformers), k=10"][: len(theirs)]
+    assert [results.cases[found.case].name.partition(", batch")[0] for found in theirs] == names
+    for found in theirs:
+        assert (found.compared, found.identical) == (2, 2), results.divergences
+        assert (found.rounds, found.acceptance_length, found.verify_seconds) == (0, None, None)
+        assert found.tokens == plain.tokens == ours.tokens and found.perplexity == plain.perplexity
+        assert found.speedup is not None and found.verdict is not None
+        assert found.time_to_first.p50 is not None and found.peak_memory is not None
+        assert found.drafter_memory is None and ours.drafter_memory == 0
+    again = outrider(*asked)
+    assert json.loads(again[1])["summaries"] == json.loads(text)["summaries"], "nothing is left to be done"
+
+
+def test_where_transformers_writes_something_else_it_is_told(
+    outrider, small: str, questions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A faulty loop of theirs: the divergence is judged by their own logits."""
+    right = Transformers._ended
+    monkeypatch.setattr(Transformers, "_ended", lambda self, row: [*right(self, row)[:-1], 7])
+    options = ("--drafters", "none", "--baseline", "transformers")
+    code, text, _ = outrider("bench", "--target", small, "--prompts", questions, *options, *SHORT, "--json")
+    results = Results.model_validate_json(text)
+    assert code == 0 and results.summaries[1].identical == 0
+    assert [(found.place, found.other, found.verdict) for found in results.divergences] == [(5, 7, "fault")] * 2
+
+
+def test_what_a_report_lacks_is_told(
+    outrider, small: str, questions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.measure.reporting.png.can_draw", lambda: False)
+    asked = ("--target", small, "--prompts", questions, "--limit", "1", *SHORT)
+    code, _, err = outrider("bench", *asked, "--report", str(tmp_path / "report"))
+    assert code == 0 and "There are no PNGs" in err
+
+
 MISTAKES = {
     "unknown drafter": (("--drafters", "crystal-ball"), "crystal-ball"),
     "unknown policy": (("--policies", "whim"), "whim"),
@@ -178,6 +234,10 @@ MISTAKES = {
     "drafters for a server": (("--endpoint", "http://127.0.0.1:9", "--drafters", "suffix"), "--drafters"),
     "a dtype for a server": (("--endpoint", "http://127.0.0.1:9", "--dtype", "float32"), "--dtype"),
     "a target for a server": (("--endpoint", "http://127.0.0.1:9", "--target", "demo"), "--target"),
+    "unknown baseline": (("--baseline", "llama"), "transformers-lookup"),
+    "lookup for a batch": (("--baseline", "transformers-lookup", "--batch", "1,2"), "one prompt at a time"),
+    "a baseline without its model": (("--baseline", "transformers", "--quantize", "int8"), "--quantize"),
+    "a baseline for a server": (("--endpoint", "http://127.0.0.1:9", "--baseline", "transformers"), "--baseline"),
     "unknown dtype": (("--dtype", "int3"), "int3"),
     "a draft model's device without one": (("--draft-device", "cpu"), "--draft-device"),
 }

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tiny
 import typer
 
 import outrider as library
@@ -26,10 +24,10 @@ anything = [1, 2.5]
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, demo_tokenizer: Any) -> str:
+@pytest.fixture
+def folder(small: str) -> str:
     """A small random model."""
-    return str(tiny.save(tmp_path_factory.mktemp("model"), demo_tokenizer))
+    return small
 
 
 @pytest.fixture

@@ -127,9 +127,10 @@ def samples(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def test_bench(cluster: str, target: Path, prompts: Path, tmp_path: Path) -> None:
-    """The same answers and rounds under every case, and the machines that gave them."""
+    """The same answers and rounds under every case, Transformers' own among them, and the machines that gave them."""
     usual = ["bench", "--target", str(target), "--prompts", str(prompts), "--drafters", "suffix", "--k", "3"]
     usual += ["--batch", "1,2", "--repeats", "1", "--max-new-tokens", "10", "--dtype", "float32", "--offline"]
+    usual += ["--baseline", "transformers"]
     alone = command(*usual, "--out", str(tmp_path / "alone"))
     spread = command(*usual, "--out", str(tmp_path / "spread"), "--ray", cluster)
     assert samples(tmp_path / "spread") == samples(tmp_path / "alone")
@@ -143,14 +144,18 @@ def test_bench(cluster: str, target: Path, prompts: Path, tmp_path: Path) -> Non
     assert samples(tmp_path / "spread") == samples(tmp_path / "alone")
 
 
-def test_what_cannot_work_is_refused(cluster: str, target: Path, prompts: Path) -> None:
-    own = ["--target", str(target)]
-    for options, message in (
-        ([*own, "--ray", f"127.0.0.1:{free_port()}"], "no Ray cluster"),
-        ([*own, "--ray", cluster, "--keep-history"], "leave --ray out"),
-        (["--ray", cluster, "--endpoint", "http://localhost:1"], "--ray would change nothing"),
+def test_what_cannot_work_is_refused(cluster: str, target: Path, prompts: Path, tmp_path: Path) -> None:
+    """In one sentence, and before any folder is made."""
+    own, out = ["--target", str(target), "--offline"], tmp_path / "out"
+    for command_, options, message in (
+        ("bench", [*own, "--ray", f"127.0.0.1:{free_port()}"], "no Ray cluster"),
+        ("data", [*own, "--ray", f"127.0.0.1:{free_port()}"], "no Ray cluster"),
+        ("bench", [*own, "--ray", cluster, "--keep-history"], "leave --ray out"),
+        ("bench", ["--ray", cluster, "--endpoint", "http://localhost:1"], "--ray would change nothing"),
+        ("data", [*own, "--ray", cluster, "--features", "auto"], "leave out --ray or --features"),
     ):
-        bench = [sys.executable, "-m", "outrider", "bench", "--prompts", str(prompts), *options]
-        done = subprocess.run(bench, capture_output=True, text=True, check=False)
+        words = [sys.executable, "-m", "outrider", command_, "--prompts", str(prompts), "--out", str(out), *options]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr[-500:]
         assert message in " ".join(done.stderr.split())
+        assert not out.exists()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outrider.measure.divergence import Divergence, judge
-from outrider.measure.reference import transformers_ids, transformers_logits
+from outrider.measure.reference import transformers_again, transformers_ids, transformers_logits
 from outrider.row import Request
 from outrider.sampling import Sampling
 
@@ -18,7 +18,7 @@ def first_divergence(
 ) -> Divergence | None:
     """Where two greedy outputs part, with the model's own opinion of it; None if they are equal."""
     request = Request(tuple(prompt), Sampling(), 0, max(len(expected), len(got)))
-    return judge(request, expected, got, transformers_logits(model), model.dtype)
+    return judge(request, expected, got, transformers_logits(model), model.dtype, again=transformers_again(model))
 
 
 def assert_equal(

@@ -6,6 +6,7 @@ What a chain ought to be is computed without caches by Transformers' own `MtpLay
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,11 +23,15 @@ from safetensors.torch import load_file, save_file
 from test_refusals import WORDS, tokenizer
 
 import outrider
-from outrider import Sampling, UsageError
+from outrider import Sampling, UsageError, checkpoints, features
+from outrider.checkpoints import Checkpoint, Manifest
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp_files import read_depths
+from outrider.drafters.mtp_trained import TrainedMtp
+from outrider.drafters.trained import identify
 from outrider.engine import Engine
 from outrider.errors import BadOption, ModelNotFound, UnsupportedModel
+from outrider.heads.mtp import MtpHead, MtpShape
 from outrider.loading import quiet, snapshot
 from outrider.policy import Fixed
 from outrider.row import Request
@@ -366,3 +371,49 @@ def test_the_users_model_stays(tmp_path: Path) -> None:
     outrider.load(model, f"mtp:{tmp_path}", fast=False).generate(PROMPTS, max_new_tokens=6)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert model.config.to_dict() == config
+
+
+def trained(folder: Path, model: Any) -> Path:
+    """Write a random layer as `outrider train mtp` would."""
+    target = outrider.load(model, "none", fast=False).target
+    shape = MtpShape(features.block_shape(target), 100)
+    torch.manual_seed(3)
+    head = MtpHead(shape, features.output(target))
+    for tensor in head.trained().values():
+        torch.nn.init.normal_(tensor, std=0.4)
+    about = {"taps": (3,), "template": None, "draft_vocabulary": 100, "shape": dataclasses.asdict(shape)}
+    manifest = Manifest(method="mtp", target=identify(target, "tiny"), **about)
+    checkpoints.write(folder, Checkpoint(manifest, head.trained(), torch.arange(100)), "")
+    return folder
+
+
+def test_a_trained_layer_makes_trees_too(tmp_path: Path) -> None:
+    """The checkpoint's own do not, and say so once they are found."""
+    model = families.make("llama")
+    llm = outrider.load(model, f"mtp:{trained(tmp_path / 'trained', model)}", policy="fixed:3,7", fast=False)
+    assert isinstance(llm.drafter, TrainedMtp)
+    output = llm.generate(PROMPTS[2], max_new_tokens=9)
+    assert any(round_.tree.parents.tolist() != list(range(-1, round_.drafted)) for round_ in output.rounds)
+    assert output.token_ids == llm.using("none", policy="fixed:1").generate(PROMPTS[2], max_new_tokens=9).token_ids
+    checkpoint(tmp_path / "native")
+    with pytest.raises(BadOption, match="makes chains"):
+        outrider.load(str(tmp_path / "native"), "mtp", policy="fixed:3,7", dtype="float32", offline=True, fast=False)
+
+
+def test_a_trained_layer_that_does_not_fit(tmp_path: Path) -> None:
+    """Another target, another method's folder, another format: told as of trained drafters, not as of checkpoints."""
+    model = families.make("llama")
+    spec = f"mtp:{trained(tmp_path, model)}"
+    with pytest.raises(BadOption, match=r"a stack of layers of 3, and this target .* has 4"):
+        outrider.load(families.make("llama", num_hidden_layers=4), spec, fast=False)
+    config = tmp_path / "config.json"
+    text = config.read_text()
+    for old, new, says in (
+        ('"format": 1', '"format": 9', "this version reads 1"),
+        ('"method": "mtp"', '"method": "eagle"', "write eagle:"),
+        ('"embedding, state"', '"state, embedding"', "joined"),
+    ):
+        assert old in text
+        config.write_text(text.replace(old, new))
+        with pytest.raises(UsageError, match=says):
+            outrider.load(model, spec, fast=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from comparing import assert_equal, transformers_ids
+from comparing import assert_equal
 from prompts import PROMPTS
 
 from outrider import Sampling
@@ -25,10 +25,10 @@ PARTS = [
 
 
 @pytest.fixture(scope="module")
-def expected(demo_model: Any, demo_tokenizer: Any) -> dict[str, tuple[list[int], list[int]]]:
+def expected(demo_writes: Any, demo_tokenizer: Any) -> dict[str, tuple[list[int], list[int]]]:
     """Name -> ids of the prompt, and what Transformers writes after it."""
     ids = {name: encode(demo_tokenizer, PROMPTS[name]) for name in NAMES}
-    return {name: (prompt, transformers_ids(demo_model, prompt, NEW)) for name, prompt in ids.items()}
+    return {name: (prompt, demo_writes(prompt, NEW)) for name, prompt in ids.items()}
 
 
 @pytest.mark.parametrize(("drafter", "policy"), PARTS)

@@ -37,7 +37,8 @@ GROUPED = {**TINY, "num_key_value_heads": 2}
 MIXED = {**GROUPED, "head_dim": 8, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
 LINEAR = dict.fromkeys(["linear_num_key_heads", "linear_num_value_heads"], 2)
 LINEAR |= dict.fromkeys(["linear_key_head_dim", "linear_value_head_dim", "shared_expert_intermediate_size"], 8)
-T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+_SIDES = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 2), ("attention_heads", 4))}
+M2M = {"vocab_size": 100, "d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, **_SIDES}
 NEO = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4, "window_size": 8}
 JAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "num_experts_per_tok": 1}
 
@@ -58,7 +59,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {**GROUPED, "layer_types": ["conv", "full_attention"]},
         "'conv'.*rolled back",
     ),
-    "encoder and decoder": ("T5ForConditionalGeneration", "T5Config", T5, "encoder-decoder"),
+    "positions of a decoder's own": ("M2M100ForConditionalGeneration", "M2M100Config", M2M, "tokens, positions"),
     "alibi": (
         "BloomForCausalLM",
         "BloomConfig",

@@ -31,6 +31,12 @@ SAMPLINGS = {
     ),
 }
 PARTS = [("lookup", 1), ("lookup", 5), ("lookup", 20), ("model", 1), ("model", 5), ("model", 20)]
+# By default every sampling meets two of them and every one of them one sampling; the rest of the product is slow.
+PAIRS = [
+    pytest.param(name, part, id=f"{name}-{part[0]}-{part[1]}", marks=[pytest.mark.slow] * ((row + column) % 3 != 0))
+    for row, name in enumerate(SAMPLINGS)
+    for column, part in enumerate(PARTS)
+]
 
 
 class Alternating(LogitsProcessor):
@@ -65,8 +71,7 @@ def test_company_does_not_matter(demo: Any, plain: Any, name: str) -> None:
     assert {output.seed for output in outputs} == {SAMPLINGS[name].seed}
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part[0]}-{part[1]}")
-@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize(("name", "part"), PAIRS)
 def test_drafts_do_not_matter(demo: Any, plain: Any, name: str, part: tuple[str, int]) -> None:
     """Speculation writes what plain decoding writes, three together and, in turn, one alone."""
     llm = demo(*part)
@@ -101,13 +106,13 @@ def test_unseeded_requests_report_their_seed(demo: Any) -> None:
 def test_own_processors(demo: Any, temperature: float) -> None:
     """Processors see each node's own history: their rule holds in the output, and drafts change nothing."""
     sampling = Sampling(temperature=temperature, seed=3, processors=(NoRepeatNGramLogitsProcessor(2), Alternating()))
-    expected = [demo("none").generate(prompt, sampling=sampling, max_new_tokens=NEW) for prompt in PROMPTS]
+    expected = demo("none").generate(PROMPTS, sampling=sampling, max_new_tokens=NEW // 2)
     for output in expected:
         ids = output.token_ids
         assert [(len(output.prompt_ids) + place) % 2 for place in range(len(ids))] == [token % 2 for token in ids]
         assert len(set(pairwise(ids))) == len(ids) - 1
     for part in (("lookup", 5), ("model", 5)):
-        outputs = demo(*part).generate(PROMPTS, sampling=sampling, max_new_tokens=NEW)
+        outputs = demo(*part).generate(PROMPTS, sampling=sampling, max_new_tokens=NEW // 2)
         assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
 
 

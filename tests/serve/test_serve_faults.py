@@ -112,6 +112,8 @@ RAW: list[tuple[bytes, str, int, str]] = [
     (b"[" * 100_000, "application/json", 400, ""),
     (json.dumps(CHAT | {"messages": [{"role": "user", "content": "\ud800"}]}).encode(), "application/json", 400, ""),
     (json.dumps(CHAT | {"\ud800": 1}).encode(), "application/json", 400, "unknown_field"),
+    (json.dumps(CHAT | {"outrider": {"\ud800": 1}}).encode(), "application/json", 400, "unknown_field"),
+    (json.dumps(CHAT | {"logit_bias": {"\ud800": 1}}).encode(), "application/json", 400, "invalid_value"),
     (json.dumps(CHAT | {"temperature": float("nan")}).encode(), "application/json", 400, "invalid_value"),
     (json.dumps(CHAT).encode(), "text/plain", 415, "not_json"),
     (json.dumps(CHAT).encode(), "application/x-www-form-urlencoded", 415, "not_json"),

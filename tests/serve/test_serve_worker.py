@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import httpx
@@ -20,6 +22,7 @@ from outrider import Sampling
 from outrider.errors import BadOption
 from outrider.kv import BLOCK
 from outrider.serve import guard
+from outrider.serve import server as server_module
 from outrider.serve.room import Room, parse_size
 from outrider.serve.server import Server, serving
 from outrider.serve.service import Limits, Service
@@ -40,22 +43,31 @@ def plain(tiny: outrider.Outrider, monkeypatch: pytest.MonkeyPatch) -> outrider.
 
 
 class Client:
-    """One stream, read in a thread of its own."""
+    """One answer, read in a thread of its own.
 
-    def __init__(self, url: str, body: dict[str, Any]) -> None:
+    Attributes:
+        lines: that have come.
+        status: of HTTP.
+        cut: whether the line was cut before the answer's end.
+    """
+
+    def __init__(self, url: str, body: dict[str, Any], *, stream: bool = True) -> None:
         self.lines: list[str] = []
-        self.status = 0
-        self._thread = threading.Thread(target=self._read, args=(url, body), daemon=True)
+        self.status, self.cut = 0, False
+        self._thread = threading.Thread(target=self._read, args=(url, body | {"stream": stream}), daemon=True)
         self._leaving = threading.Event()
         self._thread.start()
 
     def _read(self, url: str, body: dict[str, Any]) -> None:
-        with httpx.Client(timeout=60) as http, http.stream("POST", url + PATH, json=body | {"stream": True}) as answer:
-            self.status = answer.status_code
-            for line in answer.iter_lines():
-                self.lines.append(line)
-                if self._leaving.is_set():
-                    return
+        try:
+            with httpx.Client(timeout=60) as http, http.stream("POST", url + PATH, json=body) as answer:
+                self.status = answer.status_code
+                for line in answer.iter_lines():
+                    self.lines.append(line)
+                    if self._leaving.is_set():
+                        return
+        except (httpx.RemoteProtocolError, httpx.ReadError):
+            self.cut = True
 
     def leave(self) -> None:
         """Hang up at the next line."""
@@ -178,21 +190,59 @@ def test_the_first_signal_drains(plain: outrider.Outrider) -> None:
         assert worker.idle
 
 
-@pytest.mark.parametrize("how", ["a second signal", "the limit"])
-def test_what_does_not_end_in_time_is_told_so(plain: outrider.Outrider, how: str) -> None:
+def test_what_does_not_end_in_time_is_told_so(plain: outrider.Outrider) -> None:
     """An error event, not a cut line."""
-    with held(plain, drain_seconds=0.2 if how == "the limit" else 60) as (server, gate):
+    with held(plain, drain_seconds=0.2) as (server, gate):
         client = Client(server.url, TEXT)
         until(lambda: worker_of(server).running + worker_of(server).waiting == 1)
         server.handle_exit(signal.SIGTERM, None)
-        if how != "the limit":
-            assert not server.should_exit
-            server.handle_exit(signal.SIGTERM, None)
-            assert server.force_exit and server.killed_by == signal.SIGTERM
-            server.force_exit = False  # or the line is cut before the last word, as it should be
         until(lambda: server.should_exit)
         gate.let(3)
         assert client.end()[-1]["error"]["code"] == "shutting_down"
+        assert server.killed_by is None and not client.cut
+
+
+def test_a_second_signal_waits_for_nobody(plain: outrider.Outrider, caplog: pytest.LogCaptureFixture) -> None:
+    """A pass is under way, a stream and an answer wait for it: lines are cut at once, and the log is quiet."""
+    with held(plain) as (server, gate):
+        stream, worker = Client(server.url, TEXT), worker_of(server)
+        gate.let(2)  # the prompt and a token
+        until(lambda: len(stream.lines) > 0)
+        whole = Client(server.url, TEXT | {"max_tokens": 5}, stream=False)
+        until(lambda: worker.running + worker.waiting == 2)
+        server.handle_exit(signal.SIGTERM, None)
+        assert not server.should_exit
+        server.handle_exit(signal.SIGTERM, None)
+        assert server.should_exit and server.killed_by == signal.SIGTERM
+        began = perf_counter()
+        for client in (stream, whole):
+            client.end()
+            assert client.cut
+        assert perf_counter() - began < 4, "not even for last words"
+        gate.open()
+        until(lambda: not server.service._thread.is_alive())
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_last_words_that_nobody_has_are_not_waited_for(
+    plain: outrider.Outrider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, signals: int
+) -> None:
+    """A pass that outlives its limit and the time for last words: then the line is cut, and the log is quiet. A second
+    signal in that time cuts it at once."""
+    monkeypatch.setattr(server_module, "_LAST_WORDS", 0.3 if signals == 1 else 50)
+    with held(plain, drain_seconds=0.1) as (server, gate):
+        client = Client(server.url, TEXT)
+        until(lambda: gate.passes >= 1)
+        server.handle_exit(signal.SIGTERM, None)
+        until(lambda: server.should_exit)
+        if signals == 2:
+            until(lambda: not server.servers[0].is_serving())
+            server.handle_exit(signal.SIGTERM, None)
+        client.end()
+        assert client.cut
+        gate.open()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_fault_outside_of_any_request_ends_the_server(
@@ -309,7 +359,7 @@ def test_memory_bounds_the_batch(tiny: outrider.Outrider, plain: outrider.Outrid
             gate.let(1)
         until(lambda: worker.running == 3)
         until(lambda: worker.cache_bytes > 0)
-        assert worker.cache_bytes <= worker.room.budget // 2
+        assert worker.cache_bytes <= worker.room.budget
         assert worker.waiting == 2, "the queue's head waits for room"
         gate.open()
         assert len({client.text for client in clients}) == 1

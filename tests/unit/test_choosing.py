@@ -20,10 +20,11 @@ from outrider.advise.ranking import Asked, Recommendation, rank
 from outrider.advise.rules import RULES
 from outrider.advise.shape import Shape
 from outrider.advise.situation import Situation, as_size, parse_memory
-from outrider.drafters import DRAFTERS, NoDrafter
+from outrider.drafters import DRAFTERS
 from outrider.errors import BadOption, UnsupportedModel
 from outrider.heads.base import TargetOutput
 from outrider.heads.blocks import BlockShape
+from outrider.heads.dflash import DFlashHead, DFlashShape
 from outrider.heads.eagle import EagleHead, EagleShape
 from outrider.heads.eagle3 import Eagle3Head, Eagle3Shape
 from outrider.heads.medusa import MedusaHead, MedusaShape
@@ -115,7 +116,7 @@ def own(head: nn.Module) -> int:
 
 
 def test_memory_of_heads_is_that_of_the_real_ones() -> None:
-    """Within two per cent of modules that exist; Medusa and EAGLE hold a copy of the rows that they can draft."""
+    """Within two per cent of modules that exist; all but EAGLE-3 hold a copy of the rows that they can draft."""
     config = config_of(vocab_size=10_000, hidden_size=256, intermediate_size=512, num_key_value_heads=1)
     scene = Scene(Shape.of(config, torch.float32), None, tokens=0)
     block = BlockShape(width=256, heads=4, kv_heads=1, head_size=64, intermediate=512)
@@ -125,6 +126,7 @@ def test_memory_of_heads_is_that_of_the_real_ones() -> None:
         "medusa": own(MedusaHead(MedusaShape(256, HEADS, 1, DRAFT_VOCABULARY), rows)) + copied,
         "eagle": own(EagleHead(EagleShape(block, DRAFT_VOCABULARY), rows)) + copied,
         "eagle3": own(Eagle3Head(Eagle3Shape(block, 3, DRAFT_VOCABULARY))),
+        "dflash": own(DFlashHead(DFlashShape(block, 3, 5, DRAFT_VOCABULARY, 8, 0), rows)) + copied,
     }
     for method in METHODS:
         if method.name in expected:
@@ -174,7 +176,7 @@ SITUATIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] =
     ),
     "latency on a GPU, training possible": (
         {"hardware": "gpu", "goal": "latency", "can_train": True, "text_in_prompt": False, "small_model": True},
-        ("eagle3", "eagle"),
+        ("eagle3", "dflash"),
         ("reference",),
     ),
     "throughput of large batches": (
@@ -236,18 +238,17 @@ def test_what_does_not_fit_is_ruled_out() -> None:
 
 def test_only_what_exists_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method appears with its drafter, and one that only training makes with its recipe."""
-    assert "dflash" not in {one.method.name for one in advised()}
-    monkeypatch.setitem(DRAFTERS, "dflash", NoDrafter)
     assert "dflash" in {one.method.name for one in advised(can_train=True)}
     monkeypatch.delitem(DRAFTERS, "eagle3")
     assert "eagle3" not in {one.method.name for one in advised(can_train=True)}
-    assert "distilled" not in {one.method.name for one in advised(can_train=True)}
     from outrider.train import methods as recipes
 
-    monkeypatch.setitem(recipes.METHODS, "distill", recipes.METHODS["medusa"])
     told = {one.method.name: one for one in advised(can_train=True)}
-    assert any("outrider train distill" in command for command in told["distilled"].commands)
+    assert any("outrider train draft" in command for command in told["distilled"].commands)
+    assert "model:runs/draft" in told["distilled"].commands[-1]
     assert "distilled" not in {one.method.name for one in advised(commands=("generate",), can_train=True)}
+    monkeypatch.delitem(recipes.METHODS, "draft")
+    assert "distilled" not in {one.method.name for one in advised(can_train=True)}
 
 
 def test_commands_are_those_that_exist() -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from toy import Table, ToyTarget
 
-from outrider.measure.divergence import first_difference, judge, plain_logits, rounding_of
+from outrider.measure.divergence import first_difference, judge
+from outrider.measure.rounding import left_open, moved, other_logits, plain_logits
 from outrider.noise import SeededNoise
 from outrider.row import Request
 from outrider.sampling import Sampling
@@ -35,8 +36,24 @@ def test_first_difference(one: list[int], other: list[int], place: int | None) -
 
 
 @pytest.mark.parametrize(("logit", "expected"), [(20.0, 16), (1.0, 1), (-3.0, 2), (0.3, 0.25)])
-def test_rounding_is_two_units_in_the_last_place(logit: float, expected: float) -> None:
-    assert rounding_of(logit, torch.bfloat16) == 2 * 2**-7 * expected
+def test_rounding_is_two_units_in_the_last_place_at_least(logit: float, expected: float) -> None:
+    for by in (0.0, 2**-9 * expected):
+        assert left_open(logit, by, torch.bfloat16) == 2 * 2**-7 * expected
+
+
+def test_rounding_is_twice_what_was_measured() -> None:
+    """Until more than half of the digits are lost: of bfloat16 at a height of 16 these are 1.41."""
+    for by in (0.2, 1.0, 1.4):
+        assert left_open(20.0, by, torch.bfloat16) == 2 * by
+    assert left_open(20.0, 1.5, torch.bfloat16) == 0.25
+    assert left_open(20.0, 1e-4, torch.float32) == 2e-4
+    assert left_open(20.0, 1e-2, torch.float32) == 2 * 2**-23 * 16
+
+
+def test_what_moved_is_the_largest_difference() -> None:
+    first = logits([1.0, 2.0, 3.0])
+    assert moved(first, []) == 0.0
+    assert moved(first, [logits([1.0, 2.5, 3.0]), logits([1.25, 2.0, 2.875])]) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -58,6 +75,25 @@ def test_greedy(values: list[float], dtype: torch.dtype, exact: bool, verdict: s
     assert (told.expected_logit, told.got_logit) == pytest.approx((values[0], values[1]))
     assert told.top2_gap == pytest.approx(sorted(values)[-1] - sorted(values)[-2], abs=1e-5)
     assert told.gap == pytest.approx(max(values) - min(values[:2]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("by", "exact", "verdict"),
+    [(0.0, False, "fault"), (0.2, False, "fault"), (0.3, False, "tie"), (3.0, False, "fault"), (0.3, True, "fault")],
+)
+def test_a_gap_within_what_was_measured_is_a_tie(by: float, exact: bool, verdict: str) -> None:
+    """A gap of 0.5 in bfloat16, where two roundings are 0.25. What differs wildly is no rounding, and where the same
+    bits were promised nobody measures."""
+    values, seen = [20.0, 19.5, 0.0], []
+
+    def again(ids: Sequence[int]) -> torch.Tensor:
+        seen.append(ids)
+        return logits([20.0, 19.5, by])
+
+    told = judge(request(), [0], [1], lambda ids: logits(values), torch.bfloat16, again=(again,), exact=exact)
+    assert told is not None
+    assert (told.verdict, len(seen)) == (verdict, 0 if exact else 1)
+    assert told.rounding == pytest.approx(2 * by if 0.125 < by < 1 and not exact else 0.25)
 
 
 def test_the_common_text_is_what_is_read() -> None:
@@ -119,3 +155,5 @@ def test_plain_logits_are_the_models() -> None:
     read = plain_logits(ToyTarget(table))
     for text in ((3,), (3, 1), (0, 1, 4, 2)):
         assert torch.equal(read(text), table.law(text).log())
+        for again in other_logits(ToyTarget(table)):
+            assert torch.equal(again(text), table.law(text).log())

@@ -7,25 +7,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from toy import Branching, Context, Likeliest, Sampled, Scripted, Table, ToyDrafter, ToyState, ToyTarget, Wide
+from toy import (
+    Branching,
+    Context,
+    Likeliest,
+    Sampled,
+    Scripted,
+    Table,
+    ToyDrafter,
+    ToyEncoder,
+    ToyState,
+    ToyTarget,
+    Wide,
+)
 
 from outrider.drafters import Drafter
 from outrider.drafters.lookup import Lookup
 from outrider.drafters.model import ModelDrafter
 from outrider.drafters.none import NoDrafter
 from outrider.engine import Engine
-from outrider.errors import BadOption
+from outrider.errors import BadOption, BadPrompt
 from outrider.kv import BLOCK
 from outrider.noise import SeededNoise
 from outrider.policy import POLICIES, Fixed, Heuristic, Setting, make_policy
 from outrider.row import Request, Row
 from outrider.sampling import History, Sampling
 from outrider.tree import is_chain
-from outrider.types import Budget, Draft, Noise, Round, Tree
+from outrider.types import Budget, Draft, Noise, Round, Source, Tree
 from outrider.verify import VERIFIERS, make_verifier
 
 VOCABULARY = 5
@@ -38,17 +50,37 @@ LOSSLESS = [name for name, kind in VERIFIERS.items() if kind.lossless]
 def written(request: Request, eos: tuple[int, ...] = (), table: Table = TABLE) -> list[int]:
     """What plain decoding writes: one token after another, each with the noise of its position."""
     text: list[int] = []
+    read = () if request.source is None else request.source.ids
     while len(text) < request.max_new_tokens and not (text and text[-1] in eos):
         context = (*request.prompt, *text)
         history = History(context, len(request.prompt), eos)
-        law = request.sampling.law(table.law(context).log()[None], Tree.chain(context[-1:]), history)
+        law = request.sampling.law(table.law((*read, *context)).log()[None], Tree.chain(context[-1:]), history)
         text.append(law.draws(SeededNoise.for_verifier(request.seed, 0), [len(context)])[0])
     return text
 
 
-def requests(sampling: Sampling = SAMPLED, length: int = 14, count: int = 3) -> list[Request]:
+def read_first(request: Request) -> Request:
+    """The same for a target with an encoder, which reads all of the prompt but its last token."""
+    return replace(request, prompt=request.prompt[-1:], source=Source(request.prompt[:-1], words=request.prompt[:-1]))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where a target has its prompt."""
+
+    target: type[ToyTarget]
+    put: Callable[[Request], Request]
+
+
+KINDS = {"decoder": Kind(ToyTarget, lambda request: request), "encoder-decoder": Kind(ToyEncoder, read_first)}
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+def requests(
+    sampling: Sampling = SAMPLED, length: int = 14, count: int = 3, kind: Kind = KINDS["decoder"]
+) -> list[Request]:
     """Requests with prompts, seeds and lengths of their own."""
-    return [Request(PROMPTS[n % 3], sampling, 100 + n, length + n) for n in range(count)]
+    return [kind.put(Request(PROMPTS[n % 3], sampling, 100 + n, length + n)) for n in range(count)]
 
 
 def serve(engine: Engine, asked: Sequence[Request]) -> tuple[list[Row], list[Round]]:
@@ -105,10 +137,11 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
-def test_same_seed_same_tokens(make: Callable[[], Drafter], sampling: Sampling, count: int) -> None:
+@every_kind
+def test_same_seed_same_tokens(kind: Kind, make: Callable[[], Drafter], sampling: Sampling, count: int) -> None:
     """Under `match` every drafter writes what plain sampling writes, alone and in company."""
-    asked = requests(sampling, count=count)
-    rows, _ = serve(engine_with(make(), depth=3), asked)
+    asked = requests(sampling, count=count, kind=kind)
+    rows, _ = serve(engine_with(make(), depth=3, target=kind.target(TABLE)), asked)
     assert [row.output for row in rows] == [written(request) for request in asked]
 
 
@@ -252,39 +285,45 @@ def test_prefill_in_chunks(chunk: int) -> None:
 
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_budget_is_exact_and_nothing_is_drafted_in_vain(rule: str, length: int) -> None:
+@every_kind
+def test_budget_is_exact_and_nothing_is_drafted_in_vain(kind: Kind, rule: str, length: int) -> None:
     """Exactly so many tokens; no draft reaches beyond the budget, whatever the policy wants."""
-    rows, rounds = serve(engine_with(Sampled(TABLE), 20, rule=rule), requests(length=length, count=1))
+    engine = engine_with(Sampled(TABLE), 20, kind.target(TABLE), rule)
+    rows, rounds = serve(engine, requests(length=length, count=1, kind=kind))
     assert (len(rows[0].output), rows[0].finish) == (length, "length")
     assert rounds[0].drafted == length - 1
     assert sum(len(round_.tokens) for round_ in rounds) == length
 
 
-def test_context_is_exact() -> None:
+@every_kind
+def test_context_is_exact(kind: Kind) -> None:
     """The toy target refuses any position beyond its context: none is asked for, and the context is filled."""
-    asked = [Request(PROMPTS[2], SAMPLED, 5, 100), Request(PROMPTS[0], SAMPLED, 6, 100)]
-    rows, _ = serve(engine_with(Sampled(TABLE), 20, ToyTarget(TABLE, context=12)), asked)
+    asked = [kind.put(Request(PROMPTS[n], SAMPLED, 5 + n, 100)) for n in (2, 0)]
+    rows, _ = serve(engine_with(Sampled(TABLE), 20, kind.target(TABLE, context=12)), asked)
     assert [len(row.tokens) for row in rows] == [12, 12]
     assert [row.finish for row in rows] == ["length", "length"]
 
 
-def drafts(rounds: Sequence[Sequence[int]], eos: tuple[int, ...], rule: str = "match") -> tuple[list[Row], list[Round]]:
+def drafts(
+    kind: Kind, rounds: Sequence[Sequence[int]], eos: tuple[int, ...], rule: str = "match"
+) -> tuple[list[Row], list[Round]]:
     """Serve one greedy request with drafts of its own target's text, cut as told."""
-    request = Request((0, 1), Sampling(), 0, 12)
-    return serve(engine_with(Scripted(rounds), 20, ToyTarget(TABLE, eos), rule), [request])
+    request = kind.put(Request((0, 1), Sampling(), 0, 12))
+    return serve(engine_with(Scripted(rounds), 20, kind.target(TABLE, eos), rule), [request])
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)
-def test_a_draft_behind_eos_is_cut(rule: str) -> None:
+@every_kind
+def test_a_draft_behind_eos_is_cut(kind: Kind, rule: str) -> None:
     """An accepted EOS is the last token: the draft behind it is dropped and no bonus follows."""
     text = written(Request((0, 1), Sampling(), 0, 12))
     eos = text[4]
     end = text.index(eos) + 1
-    rows, rounds = drafts([text], (eos,), rule)
+    rows, rounds = drafts(kind, [text], (eos,), rule)
     assert (rows[0].output, rows[0].finish) == (text[:end], "stop")
     assert (rounds[0].tokens, rounds[0].accepted, rounds[0].drafted) == (tuple(text[:end]), end, 11)
     assert rounds[0].origins == ("accepted",) * end
-    (row,), (only,) = drafts([text[:end]], (eos,), rule)
+    (row,), (only,) = drafts(kind, [text[:end]], (eos,), rule)
     assert (row.output, only.origins) == (text[:end], ("accepted",) * end)
 
 
@@ -298,15 +337,16 @@ class Letters:
 
 @pytest.mark.parametrize("depth", [1, 3, 20])
 @pytest.mark.parametrize("end", range(2, 10))
-def test_a_stop_string_anywhere_in_a_draft_that_is_right(depth: int, end: int) -> None:
+@every_kind
+def test_a_stop_string_anywhere_in_a_draft_that_is_right(kind: Kind, depth: int, end: int) -> None:
     """Tokens, text, counts and cache end with the token that completes it, wherever in a block that is."""
     text = written(Request((0, 1), Sampling(), 0, 12))
     letters = Letters().decode(text)
     stop = letters[end - 2 : end]
     first = letters.index(stop)
     drafter = Scripted([text[start : start + depth] for start in range(0, 12, depth + 1)])
-    engine = Engine(ToyTarget(TABLE), drafter, make_verifier("match"), lambda: Fixed(depth), Letters())
-    (row,), rounds = serve(engine, [Request((0, 1), Sampling(), 0, 12, (stop,))])
+    engine = Engine(kind.target(TABLE), drafter, make_verifier("match"), lambda: Fixed(depth), Letters())
+    (row,), rounds = serve(engine, [kind.put(Request((0, 1), Sampling(), 0, 12, (stop,)))])
     assert (row.output, row.text, row.finish) == (text[: first + 2], letters[:first], "stop")
     assert sum(len(round_.tokens) for round_ in rounds) == first + 2
     assert all(round_.accepted == min(depth, len(round_.tokens)) for round_ in rounds)
@@ -326,11 +366,12 @@ def test_leaving_early_leaves_no_rows() -> None:
     assert [row.output for row in finished.values()] == [written(request) for request in asked]
 
 
-def test_removing_a_row_is_not_noticed_by_the_others() -> None:
+@every_kind
+def test_removing_a_row_is_not_noticed_by_the_others(kind: Kind) -> None:
     """First, middle and last row of a batch, in mid-flight."""
     for gone in range(3):
-        engine = engine_with(DRAFTERS["model, another one"]())
-        asked = requests(length=20)
+        engine = engine_with(DRAFTERS["model, another one"](), target=kind.target(TABLE))
+        asked = requests(length=20, kind=kind)
         rows = [engine.add(request) for request in asked]
         engine.step()
         engine.remove(rows[gone])
@@ -342,10 +383,11 @@ def test_removing_a_row_is_not_noticed_by_the_others() -> None:
 
 
 @pytest.mark.parametrize("name", ["model, another one", "tree", "lookup", "guessing"])
-def test_requests_leave_no_trace(name: str) -> None:
+@every_kind
+def test_requests_leave_no_trace(kind: Kind, name: str) -> None:
     """A, B, A, B, A on one engine, some of them broken off: A is always the same."""
-    engine = engine_with(DRAFTERS[name]())
-    first, second = requests(length=18, count=2)
+    engine = engine_with(DRAFTERS[name](), target=kind.target(TABLE))
+    first, second = requests(length=18, count=2, kind=kind)
     for request, rounds_served in ((first, 99), (second, 2), (first, 3), (second, 99), (first, 99)):
         run = engine.run([request])
         row: Row | None = None
@@ -396,3 +438,25 @@ def test_a_draft_model_with_a_larger_vocabulary() -> None:
     rows, rounds = serve(engine_with(drafter), asked)
     assert [row.output for row in rows] == [written(request) for request in asked]
     assert all(int(round_.tree.tokens.max()) < VOCABULARY for round_ in rounds)
+
+
+def test_a_source_goes_with_an_encoder() -> None:
+    """A target that reads a source needs one, and one that does not takes none; nothing has been done."""
+    request = Request((1,), SAMPLED, 0, 4)
+    for kind, wrong in ((ToyEncoder, request), (ToyTarget, replace(request, source=Source((0,))))):
+        engine = engine_with(NoDrafter(), target=kind(TABLE))
+        with pytest.raises(BadPrompt, match="source"):
+            engine.add(wrong)
+        assert engine.active == []
+
+
+def test_what_follows_on_a_finished_row() -> None:
+    """The next request joins while others are under way, and writes what it would have written alone."""
+    asked = requests(length=9)
+    more = replace(asked[1], seed=77)
+    engine = engine_with(DRAFTERS["model, another one"]())
+    waiting = [more]
+    served = {}
+    for row, _ in engine.run(asked, lambda row: waiting.pop() if waiting else None):
+        served[row.index] = row
+    assert [served[index].output for index in range(4)] == [written(request) for request in (*asked, more)]

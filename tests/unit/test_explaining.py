@@ -9,7 +9,8 @@ from measured import SMALL, SUFFIX, World, costs_of, everything, results_of
 
 from outrider.measure.advising import explained
 from outrider.measure.explaining import Explanation, explain, prefill
-from outrider.measure.results import PLAIN, Case, Results, Sample
+from outrider.measure.figures import summarise
+from outrider.measure.results import PLAIN, TRANSFORMERS, Case, Results, Sample
 
 
 def run(world: World, *cases: Case, prompts: int = 8, plain: bool = True) -> tuple[Results, list[Sample]]:
@@ -117,6 +118,16 @@ def test_a_server_that_tells_no_rounds_is_not_taken_apart() -> None:
     mute = [sample.model_copy(update={"rounds": ()}) for sample in samples]
     one = only(results.model_copy(update={"summaries": (results.summaries[0], bare)}), mute)
     assert one.factors == () and one.speedup is not None
+    assert "not known" in (one.why_not or "")
+
+
+def test_another_systems_loop_is_not_taken_apart() -> None:
+    """It has no rounds; nor does anybody advise it."""
+    results, samples = run(SMALL, Case(drafter=PLAIN, system=TRANSFORMERS))
+    mute = [sample.model_copy(update={"rounds": ()}) if sample.case == 1 else sample for sample in samples]
+    kinds = results.cases
+    one = only(results.model_copy(update={"summaries": summarise(kinds, mute)}), mute)
+    assert one.factors == () == one.advice and one.speedup == pytest.approx(1, abs=0.1)
     assert "not known" in (one.why_not or "")
 
 

@@ -54,7 +54,7 @@ def draft(medusa: Medusa, budget: Budget, sampling: Sampling | None = None) -> t
     """A draft behind three tokens, and the heads' logits over the draft vocabulary."""
     state = medusa.begin([1, 2, 3], {4: torch.stack([-STATE, STATE])})
     (found,) = medusa.propose([state], [budget], [sampling or Sampling()], [None])  # type: ignore[list-item]
-    return found, medusa._head.logits(medusa._head(STATE)).detach()
+    return found, medusa.head.logits(medusa.head(STATE)).detach()
 
 
 def test_a_tree_has_the_likeliest_tokens_in_its_shape() -> None:

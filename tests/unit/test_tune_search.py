@@ -6,10 +6,10 @@ import pytest
 from tuned import EXACT, chain, flat_to, of, passes, searched
 
 from outrider import speed
+from outrider.measure.recorded import Answer, Drafted, Recording
+from outrider.measure.shapes import Shape
 from outrider.tune.prices import Level, Prices, Timing
-from outrider.tune.replay import Answer, Drafted, Recording
 from outrider.tune.search import Recorded, Setting, best, contenders, front, predict
-from outrider.tune.shapes import Shape
 
 
 def test_by_hand() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from outrider.measure.recorded import Behaviour
+from outrider.measure.shapes import Shape
 from outrider.tune.prices import Seconds
-from outrider.tune.replay import Behaviour
 from outrider.tune.search import Prediction, Setting
-from outrider.tune.shapes import Shape
 from outrider.tune.vllm import deployment
 
 

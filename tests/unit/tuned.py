@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from outrider.measure.costs import Cost, Costs
+from outrider.measure.recorded import Answer, Drafted, Recording
+from outrider.measure.shapes import Shape
 from outrider.tune.prices import Level, Passes, Prices
-from outrider.tune.replay import Answer, Drafted, Recording
 from outrider.tune.search import Prediction, Recorded, Setting, predict
-from outrider.tune.shapes import Shape
 
 CHAINS = [Shape.chain(k) for k in range(1, 9)]
 EXACT = Level(verify=1.0, draft=0.0, other=0.0)

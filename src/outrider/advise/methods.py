@@ -14,7 +14,7 @@ from .shape import Shape
 TENTH = 10  # an independent draft model should be at least an order of magnitude smaller (Hugging Face)
 HEADS = 4  # of Medusa
 DRAFT_VOCABULARY = 8192  # tokens that a trained head drafts, unless more are asked for
-_DFLASH_LAYERS, _DFLASH_TAPS, _EAGLE3_TAPS = 5, 5, 3
+_DFLASH_LAYERS, _DFLASH_TAPS, _EAGLE3_TAPS = 3, 5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _eagle3(scene: Scene) -> float:
 
 def _dflash(scene: Scene) -> float:
     target = scene.target
-    weights = _DFLASH_TAPS * target.width**2 + _DFLASH_LAYERS * target.layer
+    weights = _DFLASH_TAPS * target.width**2 + _DFLASH_LAYERS * target.layer + _output(scene)
     return weights * target.bytes + target.layer_cache(scene.tokens, _DFLASH_LAYERS)
 
 
@@ -125,12 +125,13 @@ METHODS: tuple[Method, ...] = (
         _TWO_MODELS, "its drafts are cut anew, which costs time and acceptance",
     ),
     Method(
-        "distilled", "model", "a draft model distilled from the target", "model:SMALL", 2, _small_model, _TWO_MODELS,
-        _ANEW, train="distill",
+        "distilled", "model", "a draft model distilled from the target", "model:HEAD", 2, _small_model, _TWO_MODELS,
+        _ANEW, train="draft",
     ),
     Method(
         "early_exit", "early_exit", "the target's first layers", "early_exit:E", 0, _nothing, "nothing",
-        "it pays only for targets that were trained for early exits, as LayerSkip models are",
+        "it pays only for targets that were trained for early exits, as LayerSkip models are, or with an exit that was "
+        "trained for this target (outrider train exit)",
     ),
     Method("mtp", "mtp", "layers of the checkpoint that predict several tokens", "mtp", 2, _mtp, "those layers"),
     Method(
@@ -147,7 +148,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         "dflash", "dflash", "DFlash: a whole block in one pass", "dflash:HEAD", 3, _dflash,
-        "five layers; embedding and output are the target's", _ANEW, train="dflash",
+        "three layers; embedding and output are the target's", _ANEW, train="dflash",
     ),
     Method(
         "cascade", "cascade", "copies where they promise more, else a draft model", "cascade:suffix,SECOND:SMALL", 1,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import UnsupportedModel
+from ..errors import UnsupportedModel, first_line
 from ..quiet import quiet
 
 _INT8 = 1  # byte of a rounded weight; the scales, one per output, are a thousandth of it
@@ -106,7 +106,7 @@ def _laid_out(config: Any) -> Any:
         with quiet(), torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")[:200]
+        reason = first_line(error)[:200]
         raise UnsupportedModel(
             f"This configuration cannot be laid out as a causal language model ({reason}): leave --target out."
         ) from error

@@ -13,7 +13,26 @@ import typer
 
 from .. import __version__
 from ..errors import UsageError
-from . import advise, bench, compare, costs, data, demo, explain, generate, prove, serve, simulate, train, tune
+from . import (
+    advise,
+    bench,
+    compare,
+    costs,
+    data,
+    demo,
+    deploy,
+    doctor,
+    explain,
+    export,
+    generate,
+    import_,
+    prove,
+    serve,
+    simulate,
+    train,
+    tree,
+    tune,
+)
 
 app = typer.Typer(
     name="outrider",
@@ -36,9 +55,14 @@ for command in (
     explain.explain,
     data.data,
     train.train,
+    tree.tree,
+    export.export,
+    import_.import_,
+    deploy.deploy,
     serve.serve,
+    doctor.doctor,
 ):
-    app.command(epilog=sys.modules[command.__module__].EXAMPLES)(command)
+    app.command(command.__name__.rstrip("_"), epilog=sys.modules[command.__module__].EXAMPLES)(command)
 
 
 def _version(wanted: bool) -> None:

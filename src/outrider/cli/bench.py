@@ -32,6 +32,8 @@ EXAMPLES = """
 
     outrider bench --target ./my-model --drafters model:./small --temperature 0,0.7,1 --quantize none,int8 --out runs/a
 
+    outrider bench --target demo --drafters suffix --baseline transformers,transformers-lookup --limit 4
+
     outrider bench --preset architectures --target ./model --draft-model ./small --drafters medusa:./heads --report out/
 
     outrider bench --target ./my-model --drafters suffix --ray auto --out runs/b
@@ -87,6 +89,13 @@ def bench(
         typer.Option(help="architectures: a draft model, Medusa and EAGLE, 100 prompts, k = 1 to 5, perplexity."),
     ] = None,
     draft_model: Annotated[str | None, typer.Option(help="The independent draft model of a preset.")] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Transformers' own generate in the same run: transformers (plain), transformers-lookup (its prompt "
+            "lookup), or both with a comma between. Takes one more copy of the weights."
+        ),
+    ] = None,
     endpoint: Annotated[
         str | None, typer.Option(help="Measure a server that speaks OpenAI's API, e.g. http://localhost:8000.")
     ] = None,
@@ -140,6 +149,7 @@ def bench(
         costs=costs,
         keep_history=keep_history,
         preset=preset,
+        baseline=baseline,
         draft_model=draft_model,
         endpoint=endpoint,
         model=model,

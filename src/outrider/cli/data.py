@@ -31,6 +31,8 @@ EXAMPLES = """
 
     outrider data --target demo --self 2000 --out runs/invented
 
+    outrider data --target demo --prompts questions.jsonl --out runs/data --features auto
+
     outrider data --prompts chat.jsonl --out runs/data --ray auto
 
 The same command again goes on where a broken run stopped.
@@ -54,6 +56,14 @@ def data(
     held_out: Annotated[float, typer.Option(help="Share of the prompts that is kept for measuring.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Of prompts, temperatures and tokens.")] = 0,
     batch: Annotated[int, typer.Option(help="Answers written at a time.", min=1)] = 16,
+    features: Annotated[
+        str,
+        typer.Option(
+            help="Keep the target's states in OUT/features too, for 'train --features stored': auto (those of eagle3, "
+            "eagle and medusa), or layers like 2,15,27."
+        ),
+    ] = "",
+    features_limit: Annotated[float | None, typer.Option(help="GiB that they may take. [64]")] = None,
     drafter: DrafterSpec = "none",
     dtype: Dtype = None,
     device: Device = None,
@@ -71,6 +81,18 @@ def data(
 
     settings = Settings(target, drafter, "match", None, dtype, device, offline, trust_remote_code, fast, quantize)
     asked = Wanted(
-        out, tuple(prompts or ()), self_, samples, limit, max_new_tokens, temperatures, held_out, seed, batch, ray
+        out,
+        tuple(prompts or ()),
+        self_,
+        samples,
+        limit,
+        max_new_tokens,
+        temperatures,
+        held_out,
+        seed,
+        batch,
+        features,
+        features_limit,
+        ray,
     )
     print_json(run(settings, asked, show=not json_), json_)

@@ -35,6 +35,8 @@ EXAMPLES = """
     outrider generate --target demo --chat "Tell a story." --temperature 0.8 --top-p 0.95 --seed 7
 
     outrider generate --target demo --prompts questions.jsonl --batch 8 --json > answers.json
+
+    outrider generate --target ./whisper-base --audio talk.mp3 --language en --timestamps
 """
 
 
@@ -60,7 +62,22 @@ def generate(
         Path | None, typer.Option(help="A file of prompts: a line each, or JSONL with 'prompt' or 'messages'.")
     ] = None,
     batch: Annotated[int, typer.Option(help="How many prompts of a file are served together.", min=1)] = 8,
-    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 256,
+    audio: Annotated[
+        Path | None, typer.Option(help="A recording to transcribe, for a target that reads audio.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="What is spoken: a code or a name; detected if not given.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Of a recording: transcribe, or translate (into English).")] = None,
+    timestamps: Annotated[
+        bool | None, typer.Option("--timestamps/--no-timestamps", help="Write time stamps of a recording.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="How many tokens to write at most: 256, or for each chunk of a recording all there is room for."
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest; 0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample among the likeliest up to this sum; 1 is off.")] = 1.0,
@@ -132,6 +149,7 @@ def generate(
         min_new_tokens=min_new_tokens,
         seed=seed,
     )
-    wanted = Wanted(chat, prompt, prompts, batch, max_new_tokens, tuple(stop or ()), prediction)
+    stops = tuple(stop or ())
+    wanted = Wanted(chat, prompt, prompts, batch, max_new_tokens, stops, prediction, audio, language, task, timestamps)
     document = run(settings, wanted, sampling, trace=trace, show=not json_)
     print_json(document, json_)

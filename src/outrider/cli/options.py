@@ -59,7 +59,7 @@ DrafterSpec = Annotated[
     typer.Option(
         help="suffix[:OPTIONS], lookup[:N], reference, recycle[:K], lookahead[:OPTIONS], model:SPEC, "
         "translated[:auto|tli|slem]:SPEC, early_exit:E, mtp[:FOLDER], eagle3:FOLDER, eagle:FOLDER, "
-        "medusa:FOLDER, cascade:A,B, none, or module:Class."
+        "medusa:FOLDER, dflash:FOLDER, cascade:A,B, none, or module:Class."
     ),
 ]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]

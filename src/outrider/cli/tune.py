@@ -90,7 +90,7 @@ def tune(
     from ..commands.settings import Settings
     from ..commands.tune import Sources, run
     from ..measure.costs import parse_numbers
-    from ..tune.shapes import parse_trees
+    from ..measure.shapes import parse_trees
     from ..tune.tuning import Wanted
 
     settings = Settings(

@@ -110,6 +110,9 @@ def run(wanted: Wanted, commands: Collection[str], *, show: bool, ask: Ask | Non
         commands: of the command line, those that exist.
         show: on standard output, for people.
         ask: puts a question to a person where nothing was said; None where nobody is there.
+
+    Raises:
+        UsageError: nothing was said and nobody can be asked, or what was said cannot be used.
     """
     if wanted.silent:
         if ask is None:
@@ -140,7 +143,11 @@ def run(wanted: Wanted, commands: Collection[str], *, show: bool, ask: Ask | Non
 
 
 def dialogue(ask: Ask) -> Wanted:
-    """The questions one after another; an empty answer says that nobody knows."""
+    """The questions one after another; an empty answer says that nobody knows.
+
+    Raises:
+        BadOption: an answer that is none.
+    """
 
     def yes(question: str) -> bool | None:
         while True:

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from ..api import Outrider
-from ..cluster import Cluster
+from ..cluster import Cluster, check_cluster
 from ..errors import BadOption
 from ..loading import DEMO, Loader, as_dtype, snapshot
 from ..measure import cases as expanding
@@ -20,7 +20,7 @@ from ..measure import manifest as describing
 from ..measure.bench import Wanted, measure, measure_endpoint
 from ..measure.bundle import Bundle
 from ..measure.endpoint import Endpoint
-from ..measure.results import Case, Results
+from ..measure.results import OWN, Case, Results
 from ..measure.runner import Plan
 from ..measure.spreading import Station, measure_in_parts
 from .bench_table import show
@@ -29,7 +29,7 @@ from .showing import progress_bar
 
 _OF_OUR_OWN = (  # options that a server decides by itself
     "target", "drafters", "k", "quantize", "verifiers", "policies", "perplexity", "costs", "keep_history", "preset",
-    "ray",
+    "baseline", "ray",
 )  # fmt: skip
 _UNCLEARED = (
     "What a server remembers of earlier prompts and answers cannot be cleared: repeats and later cases may gain by it."
@@ -59,6 +59,7 @@ class Asked:
     costs: bool = False
     keep_history: bool = False
     preset: str | None = None
+    baseline: str | None = None
     draft_model: str | None = None
     endpoint: str | None = None
     model: str | None = None
@@ -94,6 +95,9 @@ def run(asked: Asked, settings: Settings, *, show_table: bool) -> dict[str, Any]
     if bundle.manifest["interrupted"]:
         again = " The same command goes on with it." if folder else ""
         errors.print(f"Interrupted: what is done is kept.{again}")
+    if asked.report is not None:
+        for sentence in report.left_out():
+            errors.print(sentence)
     for path in written:
         errors.print(f"{path}", style="dim")
     return results.model_dump(mode="json")
@@ -108,6 +112,8 @@ def _check(asked: Asked, settings: Settings) -> None:
     if asked.ray is not None and asked.keep_history:
         raise BadOption("With --keep-history prompts are answered in one order, on one machine: leave --ray out.")
     if asked.endpoint is None:
+        if asked.ray is not None:
+            check_cluster(asked.ray)
         if asked.model is not None or asked.api_key_env is not None:
             raise BadOption("--model and --api-key-env are for --endpoint: leave them out, or name a server.")
         return
@@ -151,6 +157,8 @@ def _here(asked: Asked, settings: Settings, folder: Path | None) -> tuple[Result
         verifiers=asked.verifiers or "match",
         policies=asked.policies,
     )
+    if asked.baseline is not None:
+        cases = (*cases, *expanding.baselines(asked.baseline, cases))
     if asked.keep_history and not any(expanding.learns(case) for case in cases):
         raise BadOption("--keep-history is for drafters that learn from answers, such as suffix: leave it out.")
     chosen = prompts.read(asked.prompts, limit=asked.limit, per_category=asked.per_category, offline=settings.offline)
@@ -161,16 +169,19 @@ def _here(asked: Asked, settings: Settings, folder: Path | None) -> tuple[Result
     options = _options(settings, cases)
     bundle = Bundle(folder, describing.build(options, cases, chosen, plan, argv=sys.argv, left_out=left_out))
 
-    holder = model_holder(settings, [case.drafter for case in cases])
+    holder = model_holder(settings, [case.drafter for case in cases if case.system == OWN])
 
     def load(quantize: str | None) -> Outrider:
         return replace(settings, drafter=holder, quantize=quantize, prefix_memory=0).load()
 
+    def load_model() -> Any:
+        return _loader(settings, None).transformers_model(settings.target)
+
     wanted = Wanted(cases, chosen, plan, asked.perplexity, asked.costs)
     with progress_bar("measuring", wanted.steps) as advance:
         if asked.ray is None:
-            return measure(wanted, load, bundle, advance), bundle
-        with Cluster(asked.ray, lambda: Station(load)) as cluster:
+            return measure(wanted, load, bundle, advance, load_model), bundle
+        with Cluster(asked.ray, lambda: Station(load, load_model)) as cluster:
             return measure_in_parts(wanted, cluster, bundle, advance), bundle
 
 
@@ -197,18 +208,9 @@ def _options(settings: Settings, cases: tuple[Case, ...]) -> dict[str, Any]:
     Models are told by what is in their files, so that a run is not gone on with after one of them has changed.
     """
     for quantize in dict.fromkeys(case.quantize for case in cases):
-        loader = Loader(
-            as_dtype(settings.dtype),
-            settings.device,
-            settings.offline,
-            settings.trust_remote_code,
-            "auto" if settings.fast is None else settings.fast,
-            quantize,
-            settings.device_map,
-            settings.compile,
-        )
+        loader = _loader(settings, quantize)
     folder = loader.find(settings.target) or snapshot(settings.target)
-    specs = dict.fromkeys(case.drafter for case in cases)
+    specs = dict.fromkeys(case.drafter for case in cases if case.system == OWN)
     return {
         "target": settings.target,
         "target_fingerprint": describing.fingerprint(folder) if folder else None,
@@ -222,3 +224,21 @@ def _options(settings: Settings, cases: tuple[Case, ...]) -> dict[str, Any]:
         "draft_device": settings.draft_device,
         "draft_quantize": settings.draft_quantize,
     }
+
+
+def _loader(settings: Settings, quantize: str | None) -> Loader:
+    """What loads a target.
+
+    Raises:
+        BadOption: options that cannot work.
+    """
+    return Loader(
+        as_dtype(settings.dtype),
+        settings.device,
+        settings.offline,
+        settings.trust_remote_code,
+        "auto" if settings.fast is None else settings.fast,
+        quantize,
+        settings.device_map,
+        settings.compile,
+    )

@@ -16,7 +16,11 @@ from .showing import progress_bar
 
 
 def run(settings: Settings, plan: Plan, plot: Path | None, *, show: bool) -> dict[str, Any]:
-    """Measure what passes and drafts cost, show it as a table, and draw it if asked."""
+    """Measure what passes and drafts cost, show it as a table, and draw it if asked.
+
+    Raises:
+        BadOption: the plan does not fit into the context, or the plot could not be drawn.
+    """
     if plot is not None:
         check_plot(plot)
     llm = settings.load()

@@ -13,16 +13,23 @@ from rich.console import Console
 
 from ..api import Outrider
 from ..checkpoints import template_hash
-from ..cluster import Cluster, parts_of
+from ..cluster import Cluster, check_cluster, parts_of
 from ..drafters.trained import identify
+from ..engine import Engine
 from ..errors import BadOption
+from ..features import default_taps, depth_of, width_of
 from ..measure.prompts import read
+from ..row import Row
 from ..text import encode
 from ..train.answers import Answer, Folder, Source
 from ..train.generation import Job, Order, invent, write_answers
-from .settings import Settings
+from ..train.stored import LIMIT, Shards, Store, check_room
+from ..train.watching import Watching
+from .features import about
+from .settings import Settings, decoder_only
 from .showing import progress_bar, versions
 
+_INVENTED = 512  # tokens of an invented prompt in its template, for what states may take
 _AT_ONCE = 64  # invented prompts that are made before they are answered
 _SHARES = 4  # batches that a worker of a cluster takes at a time
 
@@ -44,6 +51,8 @@ class Wanted:
     held_out: float
     seed: int
     batch: int
+    features: str = ""
+    features_limit: float | None = None
     ray: str | None = None
 
     def order(self) -> Order:
@@ -58,14 +67,27 @@ class Wanted:
             raise BadOption(f"--temperatures {self.temperatures}: give numbers like 0.7,0.8,1.0.") from error
         return Order(self.seed, temperatures, self.max_new_tokens, self.held_out)
 
+    def layers(self, depth: int) -> tuple[int, ...]:
+        """The layers whose states are kept.
+
+        Raises:
+            BadOption: they are no numbers.
+        """
+        if self.features == "auto":
+            return default_taps(depth)
+        try:
+            return tuple(int(part) for part in self.features.split(","))
+        except ValueError as error:
+            raise BadOption(f"--features {self.features}: write auto, or layers like 2,15,27.") from error
+
 
 def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     """Write what is not yet there; the document is what `--json` prints. Ctrl-C keeps what is done."""
-    if bool(asked.prompts) == bool(asked.invented):
-        raise BadOption("Give either --prompts or --self, so that there is something to answer.")
+    _check(settings, asked)
     order = asked.order()
     texts = [found for spec in asked.prompts for found in read(spec, limit=asked.limit, offline=settings.offline)]
     llm = settings.load()
+    decoder_only(llm, "data")
     encoded = [(tuple(encode(llm.tokenizer, text.fitted(llm.tokenizer))), text.category) for text in texts]
     room = llm.target.context - asked.max_new_tokens
     fitting = [(ids, category) for ids, category in encoded if len(ids) <= room]
@@ -74,14 +96,22 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
             f"No prompt leaves room for {asked.max_new_tokens} tokens in a context of {llm.target.context}: shorten "
             "--max-new-tokens or the prompts."
         )
+    wanted = about(llm.target, asked.layers(depth_of(llm.target)), "bfloat16") if asked.features else None
     folder = Folder(asked.out, _source(settings, asked, llm, order, [ids for ids, _ in fitting]))
     total = asked.invented or len(fitting) * asked.samples
     left = [number for number in range(total) if number not in folder.done]
+    keeper = None
+    loop = llm.engine()
+    if wanted is not None:
+        longest = max((len(ids) for ids, _ in fitting), default=_INVENTED) + asked.max_new_tokens
+        needed = len(left) * longest * wanted.token_bytes(width_of(llm.target))
+        check_room(asked.out, needed, LIMIT if asked.features_limit is None else asked.features_limit)
+        keeper = Keeper(Store(asked.out, wanted), loop)
     tasks: list[Task] = [
         number if asked.invented else order.job(number, *fitting[number % len(fitting)]) for number in left
     ]
     if asked.ray is None:
-        answers = _written(llm, tasks, order, asked.batch)
+        answers = _written(llm, loop, tasks, order, asked.batch, *(() if keeper is None else (keeper,)))
     else:
         answers = _written_by_cluster(asked.ray, settings, llm, tasks, order, asked.batch)
     started, written, tokens = perf_counter(), 0, 0
@@ -91,6 +121,9 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
             written, tokens = written + 1, tokens + len(answer.answer)
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted: what is done is kept, and the same command goes on from there.")
+    finally:
+        if keeper is not None:
+            keeper.shards.flush()
     seconds = perf_counter() - started
     if show:
         print(f"{asked.out}: {len(folder.done)} of {total} answers, {tokens} tokens in {seconds:.0f} s")
@@ -106,12 +139,54 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     }
 
 
+def _check(settings: Settings, asked: Wanted) -> None:
+    """Refuse what cannot work or would change nothing.
+
+    Raises:
+        BadOption: see there.
+    """
+    if asked.features and settings.quantize:
+        raise BadOption(
+            "--features keeps the states of the target as it is loaded, and training loads it whole: leave out "
+            "--quantize or --features (training can compute them: outrider train .. --features stored)."
+        )
+    if asked.features and asked.ray is not None:
+        raise BadOption(
+            "--features keeps states on this machine, and with --ray others make them: leave out --ray or --features "
+            "(training can compute them: outrider train .. --features stored)."
+        )
+    if asked.features_limit is not None and not asked.features:
+        raise BadOption("--features-limit is about kept states: say --features auto, or leave it out.")
+    if bool(asked.prompts) == bool(asked.invented):
+        raise BadOption("Give either --prompts or --self, so that there is something to answer.")
+    if asked.ray is not None:
+        check_cluster(asked.ray)
+
+
+class Keeper:
+    """Keeps the states of a loop's answers, for training; of those only that may be trained on.
+
+    Args:
+        store: where.
+        loop: from now on it keeps them on its way.
+    """
+
+    def __init__(self, store: Store, loop: Engine) -> None:
+        self.shards = Shards(store)
+        loop.drafter = Watching(loop.drafter, store.about.layers)
+
+    def __call__(self, answer: Answer, row: Row) -> None:
+        """Take the states of an answer that is done."""
+        if answer.answer and not answer.held_out:
+            self.shards.add(answer.ids, row.state.states())
+
+
 def _source(settings: Settings, asked: Wanted, llm: Outrider, order: Order, prompts: list[tuple[int, ...]]) -> Source:
     if asked.invented:
-        about = "invented by the target"
+        whence = "invented by the target"
     else:
         digest = hashlib.sha256(repr(prompts).encode()).hexdigest()[:16]
-        about = f"{len(prompts)} of {', '.join(Path(spec).name for spec in asked.prompts)} (hash {digest})"
+        whence = f"{len(prompts)} of {', '.join(Path(spec).name for spec in asked.prompts)} (hash {digest})"
     return Source(
         target=identify(llm.target, settings.target),
         template=template_hash(llm.tokenizer),
@@ -119,15 +194,17 @@ def _source(settings: Settings, asked: Wanted, llm: Outrider, order: Order, prom
         temperatures=order.temperatures,
         max_new_tokens=order.max_new_tokens,
         held_out=order.held_out,
-        prompts=about,
+        prompts=whence,
     )
 
 
-def _written(llm: Outrider, tasks: Sequence[Task], order: Order, batch: int) -> Iterator[Answer]:
+def _written(
+    llm: Outrider, loop: Engine, tasks: Sequence[Task], order: Order, batch: int, *done: Keeper
+) -> Iterator[Answer]:
     """The answers, one by one as they are done; where a task is a number, the target invents its prompt first."""
     jobs = [task for task in tasks if isinstance(task, Job)]
     found = jobs or _invented(llm, order, [task for task in tasks if isinstance(task, int)], batch)
-    yield from write_answers(llm.engine(), found, batch, order.max_new_tokens)
+    yield from write_answers(loop, found, batch, order.max_new_tokens, *done)
 
 
 def _written_by_cluster(
@@ -136,7 +213,7 @@ def _written_by_cluster(
     """The same by the workers of a cluster, each with the whole model; the answers are those of one process."""
 
     def write(held: Outrider, part: Sequence[Task]) -> list[Answer]:
-        return list(_written(held, part, order, batch))
+        return list(_written(held, held.engine(), part, order, batch))
 
     with Cluster(address, settings.load) as cluster:
         here, name = identify(llm.target, settings.target), settings.target

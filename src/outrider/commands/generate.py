@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rich.console import Console
 
-from ..api import Output, Outrider
+from ..api import MAX_NEW_TOKENS, Output, Outrider, Transcript
 from ..errors import BadOption, BadPrompt
+from ..listening import ListeningStream
 from ..prompt_files import read_prompts
 from ..sampling import Sampling
 from ..stats import Stats
@@ -23,15 +26,33 @@ from .showing import describe, progress_bar, relaxed, versions
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to generate: one of the three sources of prompts, and how far."""
+    """What to generate: one of the three sources of prompts, or a recording, and how far."""
 
     chat: str | None
     prompt: str | None
     prompts: Path | None
     batch: int
-    max_new_tokens: int
+    max_new_tokens: int | None
     stop: tuple[str, ...]
     prediction: Path | None = None
+    audio: Path | None = None
+    language: str | None = None
+    task: str | None = None
+    timestamps: bool | None = None
+
+    @property
+    def about_audio(self) -> dict[str, Any]:
+        """The options of `generate` that are about a recording; none without one."""
+        if self.audio is None:
+            if any(option is not None for option in (self.language, self.task, self.timestamps)):
+                raise BadOption("--language, --task and --timestamps are about a recording: give --audio FILE.")
+            return {}
+        if self.chat is not None or self.prompts is not None:
+            raise BadOption("With --audio, the only text is --prompt, which stands before the recording.")
+        if self.stop:
+            raise BadOption("A recording is heard to its end: leave --stop out.")
+        names = ("language", "task", "timestamps")
+        return {"audio": self.audio, **{name: getattr(self, name) for name in names}}
 
     def read(self) -> list[Prompt]:
         """The prompts.
@@ -39,9 +60,11 @@ class Wanted:
         Raises:
             BadOption, BadPrompt: none or several sources, or a file that cannot be used.
         """
+        if self.audio is not None:
+            return []
         given = [source for source in (self.chat, self.prompt, self.prompts) if source is not None]
         if len(given) != 1:
-            raise BadOption("Give exactly one of --chat, --prompt and --prompts.")
+            raise BadOption("Give exactly one of --chat, --prompt and --prompts, or --audio.")
         if self.prompts is not None:
             return read_prompts(self.prompts)
         if self.chat is not None:
@@ -82,13 +105,19 @@ def with_texts(drafter: str, corpus: Path | None, global_tokens: int | None) -> 
 
 
 def run(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: bool, show: bool) -> dict[str, Any]:
-    """Load, generate, show; the document is what `--json` prints. Ctrl-C keeps what is done."""
-    expected, prompts = wanted.expected(), wanted.read()
+    """Load, generate, show; the document is what `--json` prints. Ctrl-C keeps what is done.
+
+    Raises:
+        UsageError: options or prompts that cannot be used, before any work.
+    """
+    expected, prompts, audio = wanted.expected(), wanted.read(), wanted.about_audio
     if sampling.temperature == 0 and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
         raise BadOption("--top-k, --top-p and --min-p change nothing at temperature 0: set --temperature too.")
     llm = settings.load()
     started = perf_counter()
-    if show and wanted.prompts is None:
+    if audio:
+        outputs = [_heard(llm, wanted, sampling, expected, audio, show)]
+    elif show and wanted.prompts is None:
         outputs = [_stream(llm, prompts[0], wanted, sampling, expected)]
     else:
         outputs = list(_in_batches(llm, prompts, wanted, sampling, show, expected))
@@ -101,11 +130,45 @@ def run(settings: Settings, wanted: Wanted, sampling: Sampling, *, trace: bool, 
         "seconds": seconds,
         "configuration": llm.configuration,
         "sampling": {key: value for key, value in asdict(sampling).items() if key != "processors"},
-        "max_new_tokens": wanted.max_new_tokens,
+        "max_new_tokens": wanted.max_new_tokens or (None if audio else MAX_NEW_TOKENS),
         "batch": 1 if wanted.prompts is None else wanted.batch,
         "stop": list(wanted.stop),
         "versions": versions(),
     }
+
+
+def _heard(
+    llm: Outrider,
+    wanted: Wanted,
+    sampling: Sampling,
+    expected: str | None,
+    audio: dict[str, Any],
+    show: bool,
+) -> Output:
+    """Hear a recording, printing what is certain as it comes; where that is not shown, with a bar on standard error.
+
+    Text is not coloured by its origin here: some of it is written twice, at the borders of chunks.
+    """
+    stream = llm.stream(
+        wanted.prompt, sampling=sampling, max_new_tokens=wanted.max_new_tokens, prediction=expected, **audio
+    )
+    assert isinstance(stream, ListeningStream)
+    console, shown = Console(highlight=False, soft_wrap=True, markup=False), 0
+    with contextlib.ExitStack() as stack:
+        seconds = ceil(stream.output.duration)
+        advance = None if show else stack.enter_context(progress_bar("listening (seconds)", seconds))
+        try:
+            for piece in stream:
+                if advance is None:
+                    console.print(piece.text, end="")
+                while advance is not None and shown < int(stream.heard):
+                    shown += 1
+                    advance()
+        except KeyboardInterrupt:
+            Console(stderr=True).print("Interrupted: what is done is kept.")
+    if show:
+        console.print()
+    return stream.output
 
 
 def _stream(llm: Outrider, prompt: Prompt, wanted: Wanted, sampling: Sampling, expected: str | None) -> Output:
@@ -154,7 +217,7 @@ def record(output: Output, trace: bool) -> dict[str, Any]:
         "text": output.text,
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,
-        "prompt_tokens": len(output.prompt_ids),
+        "prompt_tokens": output.prompt_tokens,
         "prompt_ids": list(output.prompt_ids),
         "reused_tokens": output.reused,
         "seed": output.seed,
@@ -163,6 +226,11 @@ def record(output: Output, trace: bool) -> dict[str, Any]:
         "lossless": output.lossless,
         "stats": output.stats.as_dict(),
     }
+    if output.source_ids:
+        found["source_ids"] = list(output.source_ids)
+    if isinstance(output, Transcript):
+        found["segments"] = [asdict(segment) for segment in output.segments]
+        found |= {"language": output.language, "duration": output.duration}
     if trace:
         found["rounds"] = [as_json(round_) for round_ in output.rounds]
     return found

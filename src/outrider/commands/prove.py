@@ -18,7 +18,7 @@ from ..measure.proof_prompts import PROMPTS, SHORT
 from ..prompt_files import read_prompts
 from ..text import encode
 from .certificates import show_proof
-from .settings import Settings
+from .settings import Settings, decoder_only
 from .showing import progress_bar, versions
 
 CHAINS, TREES = "fixed:5", "fixed:4,12"
@@ -64,10 +64,14 @@ def run(settings: Settings, wanted: Wanted, *, show: bool) -> tuple[dict[str, An
     """Make the checks; the document, and whether all is in order.
 
     Ctrl-C keeps the checks that are done; without the others there is no certificate.
+
+    Raises:
+        UsageError: options or prompts that cannot be used, before any check.
     """
     if settings.drafter == "none":
         raise BadOption("The drafter 'none' drafts nothing, so there is nothing to prove: name another drafter.")
     llm = settings.load()
+    decoder_only(llm, "prove")
     plan = wanted.plan(llm, settings.policy)
     configuration = {**llm.configuration, "policy": " and ".join(plan.policies)}
     loader = None

@@ -52,7 +52,11 @@ class Settings:
         return found if self.fast is None else found | {"fast": self.fast}
 
     def load(self) -> Outrider:
-        """Load it, refusing options that would change nothing."""
+        """Load it, refusing options that would change nothing.
+
+        Raises:
+            UsageError: see `api.load`.
+        """
         if self.drafter == "none" and self.policy is not None:
             raise BadOption(
                 "The drafter 'none' drafts nothing, so --policy would change nothing: leave one of them out."
@@ -95,3 +99,16 @@ def model_holder(settings: Settings, specs: Sequence[str]) -> str:
             "leave them out."
         )
     return holders[0]
+
+
+def decoder_only(llm: Outrider, command: str) -> None:
+    """Refuse a target that a command does not serve.
+
+    Raises:
+        BadOption: it is an encoder-decoder model.
+    """
+    if llm.encodes:
+        raise BadOption(
+            f"outrider {command} serves decoder-only targets, and this one has an encoder: use outrider generate, "
+            "bench, costs or serve with it."
+        )

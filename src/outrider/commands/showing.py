@@ -16,11 +16,11 @@ from ..stats import Stats
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
+def progress_bar(label: str, total: int, show: bool = True) -> Iterator[Callable[[], None]]:
     """A bar with the time left, on standard error and only before a person; gives what advances it."""
     errors = Console(stderr=True)
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    with Progress(*columns, console=errors, transient=True, disable=not (show and errors.is_terminal)) as bar:
         task = bar.add_task("", total=total)
         yield lambda: bar.advance(task)
 

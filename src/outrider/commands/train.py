@@ -16,22 +16,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import checkpoints
 from ..api import Outrider
-from ..checkpoints import Checkpoint, Manifest
 from ..drafters import Drafter
+from ..drafters.none import NoDrafter
 from ..drafters.trained import identify
 from ..engine import Engine
 from ..errors import BadOption
+from ..features import width_of
+from ..loading import Loader
 from ..policy import Fixed
 from ..row import Request
 from ..sampling import Sampling
 from ..stats import Stats
+from ..target import Target
 from ..train.answers import Answer, Source, read_answers, read_source
-from ..train.corpus import Batch, OnlineFeatures, collate, draft_vocabulary, usable
-from ..train.loop import Estimate, News, Options, Trainer
+from ..train.changing import PROMISE
+from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, spare_token, teaches, usable
+from ..train.loop import Estimate, News, Options, Trainer, check_tracker
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
-from .settings import Settings
+from ..train.stored import LIMIT
+from .features import KINDS, Keeping, about, stored
+from .keeper import Keeper
+from .settings import Settings, decoder_only
 from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
@@ -48,6 +55,9 @@ class Setup:
         longest: tokens of prompt and answer that are trained on; the rest is cut off.
         steps_ahead: how many tokens ahead the head is trained for.
         measured_prompts, measured_tokens: held-out prompts, and tokens of each answer, of a measurement.
+        features: where the target's states come from: "online", or "stored" beside the answers.
+        features_dtype: of stored ones.
+        features_limit: GiB that they may take beside each folder of answers.
     """
 
     draft_vocab: int = 8192
@@ -55,10 +65,24 @@ class Setup:
     steps_ahead: int = 0
     measured_prompts: int = 24
     measured_tokens: int = 64
+    features: str = "online"
+    features_dtype: str = "bfloat16"
+    features_limit: float = LIMIT
 
     def __post_init__(self) -> None:
+        if not self.features_limit > 0:
+            raise BadOption("features_limit has to be above 0 GiB.")
+        if self.features not in KINDS:
+            raise BadOption(f"There are no features {self.features!r}: choose {' or '.join(KINDS)}.")
         if min(self.draft_vocab, self.longest, self.measured_prompts, self.measured_tokens) < 1 or self.steps_ahead < 0:
             raise BadOption("Vocabulary, lengths and counts have to be 1 or more.")
+
+    @property
+    def lasting(self) -> dict[str, Any]:
+        """What a run cannot change on its way."""
+        found = asdict(self)
+        del found["features_limit"]
+        return found if self.features == "stored" else {k: v for k, v in found.items() if not k.startswith("features")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +112,25 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
         BadOption: there is no such method, or an option or value that it does not have.
     """
     kind = recipe_class(method)
-    chosen = {"lr": kind.rate, "steps_ahead": kind.steps, **own_options(method), **_from_file(config)}
-    chosen |= {name: value for name, value in given.items() if value is not None}
+    said = _from_file(config) | {name: value for name, value in given.items() if value is not None}
+    chosen = {"lr": kind.rate, "steps_ahead": kind.steps, **own_options(method), **said}
+    for name, means in (("steps_ahead", kind.chooses_steps), ("draft_vocab", kind.reduces)):
+        if name in said and not means:
+            raise BadOption(f"{name} means nothing to training {method}: leave it out.")
+    about_stored = said.keys() & {"features_dtype", "features_limit"}
+    if about_stored and chosen.get("features") != "stored":
+        raise BadOption(f"{min(about_stored)} is about stored features: say --features stored, or leave it out.")
     parts = []
     for part in (Options, Setup):
         names = {item.name for item in fields(part)}
         parts.append({name: chosen.pop(name) for name in names & chosen.keys()})
     unknown = chosen.keys() - own_options(method).keys()
     if unknown:
-        raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out of the file.")
+        raise BadOption(f"{min(unknown)!r} is no option of training {method}: leave it out.")
     try:
-        return Wanted(method, tuple(data), out, Options(**parts[0]), Setup(**parts[1]), chosen)
+        options = Options(**parts[0])
+        check_tracker(options.tracker)
+        return Wanted(method, tuple(data), out, options, Setup(**parts[1]), chosen)
     except TypeError as error:
         raise BadOption(f"{config} has a value of another kind than its option ({error}): correct it.") from error
 
@@ -120,43 +152,47 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     """
     sources = [read_source(folder) for folder in asked.data]
     llm = settings.load()
+    decoder_only(llm, "train")
     target = identify(llm.target, settings.target)
-    every = []
-    for source, path in zip(sources, asked.data, strict=True):
-        source.target.check(target, path)
-        if source.template != checkpoints.template_hash(llm.tokenizer):
-            raise BadOption(
-                f"The prompts in {path} were written with another chat template than this target's: make the data "
-                "with this target, or load it with that tokenizer."
-            )
-        every += read_answers(path, llm.target.vocabulary)
+    data = [(path, answers_of(path, source, llm, target)) for source, path in zip(sources, asked.data, strict=True)]
+    every = [answer for _, found in data for answer in found]
     prompts = spread([answer for answer in every if answer.held_out], asked.setup.measured_prompts)
     if not prompts:
         raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
     answers = usable(every, asked.setup.longest)
     torch.manual_seed(asked.options.seed)  # first weights
-    ids = draft_vocabulary(answers, asked.setup.draft_vocab, llm.target.vocabulary, llm.target.eos)
-    recipe = make_recipe(asked.method, Material(llm.target, ids, asked.setup.steps_ahead, asked.own))
-    about = {"method": asked.method, "target": target.hash, "answers": len(answers), **asdict(asked.setup), **asked.own}
+    reduced = asked.setup.draft_vocab if recipe_class(asked.method).reduces else llm.target.vocabulary
+    ids = draft_vocabulary(answers, reduced, llm.target.vocabulary, llm.target.eos)
+    recipe = make_recipe(asked.method, _material(settings, asked, llm, ids, spare_token(every, llm.target.vocabulary)))
+    made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
     folder = asked.out.with_name(asked.out.name + ".training")
-    states = OnlineFeatures(llm.target, recipe.taps)
-    trainer = Trainer(recipe, answers, states, asked.options, folder, about)
+    online = OnlineFeatures(llm.target, recipe.taps)
+    states = online if dry else _states(asked.setup, recipe, data, online, show)
+    trainer = Trainer(recipe, answers, states, asked.options, folder, {**made_of, **asked.setup.lasting, **asked.own})
     if dry:
         estimate = trainer.estimate()
+        kept = _stored_bytes(asked.setup, recipe, data, llm.target)
         if show:
-            _show_estimate(estimate)
-        return {"dry_run": asdict(estimate), **versions()}
-    held = [collate([answer], states) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
-    keeper = Keeper(asked, sources, recipe, ids, llm, target, len(answers), held)
+            _show_estimate(estimate, kept)
+        return {"dry_run": {**asdict(estimate), "stored_features": kept}, **versions()}
+    held = [collate([answer], online) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
+    told = {**asdict(asked.options), **asdict(asked.setup), **asked.own}
+    measured = f"held-out prompts, greedy, chains of {MEASURED_DEPTH}, by the decode loop"
+    keeper = Keeper(asked.out, recipe, ids, llm, settings.target, sources, len(answers), told, measured, held)
     with _bar(trainer.total, show and trainer.leads) as advance:
-        progress = trainer.run(lambda drafter: measure(llm, drafter, prompts, asked.setup), keeper.keep, advance)
+        progress = trainer.run(
+            lambda target, drafter: measure(llm, drafter, prompts, asked.setup, target=target), keeper.keep, advance
+        )
     if not trainer.leads:
         return {}
+    use = recipe.use(str(asked.out), settings.target)
     if show:
-        _show_result(progress, asked.out)
+        _show_result(progress, asked.out, use, recipe.changes)
     return {
         "method": asked.method,
         "out": str(asked.out),
+        "use": {"target": use[0], "drafter": use[1]},
+        "lossless_with_respect_to": use[0],
         "steps": progress.step,
         "tokens": progress.tokens,
         "acceptance_length": progress.best,
@@ -166,9 +202,70 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     }
 
 
-def measure(llm: Outrider, drafter: Drafter, prompts: Sequence[Answer], setup: Setup) -> Stats:
-    """Real acceptance: chains of four, greedy, by the decode loop itself."""
-    engine = Engine(llm.target, drafter, llm.verifier, lambda: Fixed(MEASURED_DEPTH), llm.tokenizer)
+Data = list[tuple[Path, list[Answer]]]
+"""Folders with their answers."""
+
+
+def answers_of(path: Path, source: Source, llm: Outrider, target: checkpoints.TargetId) -> list[Answer]:
+    """The answers of a folder, of this very target to prompts of its template.
+
+    Raises:
+        BadOption: they are not.
+    """
+    source.target.check(target, path)
+    if source.template != checkpoints.template_hash(llm.tokenizer):
+        raise BadOption(
+            f"The prompts in {path} were written with another chat template than this target's: make the data with "
+            "this target, or load it with that tokenizer."
+        )
+    return read_answers(path, llm.target.vocabulary)
+
+
+def _taught(data: Data, longest: int) -> Data:
+    """Those that are trained on, whole."""
+    return [(path, [one for one in found if not one.held_out and teaches(one, longest)]) for path, found in data]
+
+
+def _states(setup: Setup, recipe: Recipe, data: Data, online: OnlineFeatures, show: bool) -> Features:
+    if setup.features == "online":
+        return online
+    keeping = Keeping(setup.features_dtype, setup.features_limit, show)
+    return stored(online.target, recipe.taps, _taught(data, setup.longest), setup.longest, keeping)
+
+
+def _stored_bytes(setup: Setup, recipe: Recipe, data: Data, target: Target) -> int:
+    """What stored states take; 0 where they are computed."""
+    if setup.features == "online":
+        return 0
+    size = about(target, recipe.taps, setup.features_dtype).token_bytes(width_of(target))
+    return size * sum(len(answer.ids) for _, answers in _taught(data, setup.longest) for answer in answers)
+
+
+def _material(settings: Settings, asked: Wanted, llm: Outrider, ids: torch.Tensor, spare: int) -> Material:
+    """What the method starts from."""
+
+    def model() -> Any:
+        loader = Loader(torch.float32, settings.device, settings.offline, settings.trust_remote_code)
+        return loader.transformers_model(settings.target)
+
+    def loop(target: Target) -> Engine:
+        return Engine(target, NoDrafter(), llm.verifier, lambda: Fixed(1))
+
+    return Material(llm.target, ids, asked.setup.steps_ahead, asked.own, spare, model, loop)
+
+
+def measure(
+    llm: Outrider,
+    drafter: Drafter,
+    prompts: Sequence[Answer],
+    setup: Setup,
+    depth: int = MEASURED_DEPTH,
+    nodes: int = 0,
+    target: Target | None = None,
+) -> Stats:
+    """Real acceptance, greedily and by the decode loop itself: of chains, or of trees with so many nodes; with another
+    target than the loaded one, where the drafter is for that."""
+    engine = Engine(target or llm.target, drafter, llm.verifier, lambda: Fixed(depth, nodes), llm.tokenizer)
     rounds = []
     for first in range(0, len(prompts), _MEASURED_BATCH):
         part = prompts[first : first + _MEASURED_BATCH]
@@ -187,51 +284,6 @@ def spread(answers: Sequence[Answer], count: int) -> list[Answer]:
     for turn in range(max(map(len, piles), default=0)):
         found += [pile[turn] for pile in piles if turn < len(pile)]
     return found[:count]
-
-
-@dataclass(frozen=True, slots=True)
-class Keeper:
-    """Writes the drafter's folder; see `run` for what it holds."""
-
-    asked: Wanted
-    sources: list[Source]
-    recipe: Recipe
-    ids: torch.Tensor
-    llm: Outrider
-    target: checkpoints.TargetId
-    answers: int
-    held_out: list[Batch]
-
-    def keep(self, progress: Run) -> None:
-        """Write the head as it stands."""
-        self.recipe.settle(self.held_out)
-        options, latest = self.asked.options, progress.curve[-1]
-        facts = {
-            "acceptance_length": latest["acceptance_length"],
-            "acceptance_by_position": latest["survival"],
-            "measured": f"held-out prompts, greedy, chains of {MEASURED_DEPTH}, by the decode loop",
-            "step": progress.step,
-            "answer_tokens_seen": progress.tokens,
-            "answers": self.answers,
-            "data": [
-                f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"
-                for source in self.sources
-            ],
-            "options": {**asdict(options), **asdict(self.asked.setup), **self.asked.own},
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "versions": versions(),
-        }
-        manifest = Manifest(
-            method=self.asked.method,
-            target=self.target,
-            taps=self.recipe.taps,
-            template=checkpoints.template_hash(self.llm.tokenizer),
-            draft_vocabulary=len(self.ids),
-            shape=self.recipe.shape,
-            training=facts,
-        )
-        card = checkpoints.card(manifest, facts)
-        checkpoints.write(self.asked.out, Checkpoint(manifest, self.recipe.head.trained(), self.ids), card)
 
 
 @contextlib.contextmanager
@@ -262,12 +314,17 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[News], None]]:
         yield advance
 
 
-def _show_estimate(found: Estimate) -> None:
+def _show_estimate(found: Estimate, kept: int) -> None:
     print(f"{found.parameters / 1e6:.2f} million parameters, {found.memory / 1e6:.0f} MB with gradients and optimiser")
     print(f"{found.answers} answers, {found.steps} steps, {found.tokens} answer tokens")
+    if kept:
+        print(f"{kept / 1e9:.2f} GB of states beside the answers")
     print(f"about {found.seconds / 60:.1f} minutes here, measuring acceptance apart")
 
 
-def _show_result(progress: Run, out: Path) -> None:
+def _show_result(progress: Run, out: Path, use: tuple[str, str], changed: bool) -> None:
     length = "unknown" if progress.best is None else f"{progress.best:.3f}"
     print(f"{out}: acceptance length {length} at step {progress.best_step} of {progress.step}")
+    print(f"use it with --target {use[0]} --drafter {use[1]}")
+    if changed:
+        print(PROMISE)

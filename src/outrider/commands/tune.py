@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import __version__
+from ..api import Outrider
 from ..config import check_new, write
 from ..measure.costs import check_plot
 from ..measure.prompts import digest, read
@@ -20,7 +21,7 @@ from ..tune.plot import draw_front
 from ..tune.search import Prediction, front
 from ..tune.tuning import Contender, Tuning, Wanted, tune
 from ..tune.validation import EXPECTED, error
-from .settings import Settings, model_holder
+from .settings import Settings, decoder_only, model_holder
 from .showing import progress_bar
 
 
@@ -49,7 +50,13 @@ def run(settings: Settings, wanted: Wanted, sources: Sources, *, show: bool) -> 
     prompts = read(sources.prompts, limit=sources.limit, offline=settings.offline)
     told = {"spec": sources.prompts, "count": len(prompts), "sha256": digest(prompts)}
     loaded = replace(settings, drafter=model_holder(settings, wanted.drafters), prefix_memory=0)
-    tuning = tune(loaded.load, wanted, prompts, progress_bar)
+
+    def load() -> Outrider:
+        llm = loaded.load()
+        decoder_only(llm, "tune")
+        return llm
+
+    tuning = tune(load, wanted, prompts, progress_bar)
     if sources.plot is not None:
         draw_front(tuning, sources.plot)
     comment = f"Written by outrider {__version__} tune. Every command takes it with --config {sources.out.name}."

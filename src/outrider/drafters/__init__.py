@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from .. import features
 from ..errors import BadOption
+from ..target import Encoder, Target
 from .base import Drafter, Setting
 from .cascade import Cascade
+from .dflash import DFlash
 from .eagle import Eagle
 from .eagle3 import Eagle3
 from .early_exit import EarlyExit
@@ -36,8 +39,16 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "medusa": Medusa,
     "eagle": Eagle,
     "eagle3": Eagle3,
+    "dflash": DFlash,
     "cascade": Cascade,
 }
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa] | type[DFlash]] = {
+    "medusa": Medusa,
+    "eagle": Eagle,
+    "eagle3": Eagle3,
+    "dflash": DFlash,
+}
+"""Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 
 
@@ -48,7 +59,23 @@ def make_drafter(spec: str, setting: Setting) -> Drafter:
         BadOption: there is no such drafter, or its argument is wrong.
     """
     name, _, argument = spec.partition(":")
-    return drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    check_encoder(spec, setting.target)
+    drafter = drafter_class(spec).from_spec(argument if name in DRAFTERS else "", setting)
+    mark = getattr(getattr(setting.target, "config", None), features.MARK, "")
+    if mark:
+        drafter.note = f"{drafter.note} {features.changed_note(mark)}".lstrip()
+    return drafter
+
+
+def check_encoder(spec: str, target: Target) -> None:
+    """Refuse a drafter that does not serve encoder-decoder targets, before anything of it is loaded.
+
+    Raises:
+        BadOption: by name, with those that do.
+    """
+    if isinstance(target, Encoder) and not drafter_class(spec).for_encoders:
+        able = ", ".join(name for name, kind in DRAFTERS.items() if kind.for_encoders)
+        raise BadOption(f"The drafter {spec!r} does not serve encoder-decoder targets: choose one of {able}.")
 
 
 def drafter_class(spec: str) -> type[Drafter]:
@@ -80,4 +107,4 @@ def _imported(module: str, name: str) -> type[Drafter]:
     return found
 
 
-__all__ = ["DEFAULT", "DRAFTERS", "Drafter", "Setting", "drafter_class", "make_drafter"]
+__all__ = ["DEFAULT", "DRAFTERS", "TRAINED", "Drafter", "Setting", "drafter_class", "make_drafter"]

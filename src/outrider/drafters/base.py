@@ -55,6 +55,7 @@ class Drafter(ABC):
         from_text: its drafts follow from the tokens of prompts and outputs alone, without a model of its own and
             without the target's scores, so that recorded answers are enough to know them.
         reads: it has a model that reads a request's whole text when it is first asked for a draft.
+        for_encoders: it drafts for encoder-decoder targets too, whose prompt is in another place (`Seat.encoded`).
 
     By `has_law` to `reencodes`, combinations that cannot work are refused before anything is loaded. The class says
     what the kind may do; an instance may say less once it knows.
@@ -70,6 +71,7 @@ class Drafter(ABC):
     learns: bool = False
     from_text: bool = False
     reads: bool = False
+    for_encoders: bool = False
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
@@ -120,8 +122,9 @@ class Drafter(ABC):
         """
 
     def seated(self, state: Any, seat: Seat) -> None:  # noqa: B027
-        """Told once, right after `begin`, where the target keeps the request's keys. When `propose` is called, all rows
-        of a batch sit in one cache. Only drafters that run the target's own layers need to know."""
+        """Told once, right after `begin`, where the target keeps the request's keys, and what its encoder made of the
+        source. When `propose` is called, all rows of a batch sit in one cache. Only drafters that run the target's own
+        layers, or look at the source, need to know."""
 
     def check_prediction(self, prediction: Sequence[int]) -> None:
         """Refuse what a request says of the text it expects (nothing, mostly), before any work. This one has no use

@@ -52,7 +52,7 @@ class Cascade(Drafter):
         second: drafts where the first one expects too little.
     """
 
-    makes_trees = from_text = True
+    makes_trees = from_text = for_encoders = True
     learns = True
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
@@ -62,6 +62,7 @@ class Cascade(Drafter):
         self.from_text = first.from_text and second.from_text
         self.learns = first.learns or second.learns
         self.reads = first.reads or second.reads
+        self.for_encoders = first.for_encoders and second.for_encoders
         self.taps = tuple(sorted({*first.taps, *second.taps}))
         self.spec = f"cascade:{first.spec},{second.spec}"
         self.note = " ".join(part.note for part in self._parts if part.note)
@@ -73,7 +74,7 @@ class Cascade(Drafter):
         Raises:
             BadOption: not two drafters or more, or "none" among them.
         """
-        from . import DRAFTERS, make_drafter  # they know this class
+        from . import DRAFTERS, check_encoder, make_drafter  # they know this class
 
         specs = split_specs(argument, DRAFTERS)
         if len(specs) < 2:
@@ -83,6 +84,8 @@ class Cascade(Drafter):
             )
         if "none" in specs:
             raise BadOption("cascade with 'none' would be the other drafter alone: name that one.")
+        for spec in specs:
+            check_encoder(spec, setting.target)
         first = make_drafter(specs[0], setting)
         rest = make_drafter(specs[1], setting) if len(specs) == 2 else cls.from_spec(",".join(specs[1:]), setting)
         return cls(first, rest)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from torch import Tensor
 
 from ..sampling import History, Sampling
 from ..types import Budget, Draft, Noise, Tree
 from . import growth
+
+
+class Text(Protocol):
+    """What a chain has to know of a row: its tokens, the pending one last, and how many of them are the prompt's."""
+
+    tokens: list[int]
+    prompt_length: int
 
 
 class Chain:
@@ -65,3 +73,17 @@ class Chain:
         """The whole of it; `started` as in `Draft`."""
         draft = self._growing.draft() if self._growing else Draft(Tree.chain(self._committed[-1:]))
         return replace(draft, started=started)
+
+
+def chains_of(
+    texts: Sequence[Text],
+    ends: tuple[int, ...],
+    budgets: Sequence[Budget],
+    samplings: Sequence[Sampling],
+    noises: Sequence[Noise],
+) -> list[Chain]:
+    """A chain for each row that `Drafter.propose` was asked about; see `Chain`."""
+    return [
+        Chain(text.tokens, text.prompt_length, ends, budget, sampling, noise)
+        for text, budget, sampling, noise in zip(texts, budgets, samplings, noises, strict=True)
+    ]

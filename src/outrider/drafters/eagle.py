@@ -6,7 +6,7 @@ from .. import features
 from ..heads.eagle import EagleHead, EagleShape
 from .base import Setting
 from .recurrent import Recurrent
-from .trained import borrowed, open_folder, ready
+from .trained import Opened, borrowed, open_folder, ready
 
 
 class Eagle(Recurrent):
@@ -14,14 +14,26 @@ class Eagle(Recurrent):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Eagle:
-        """`eagle:FOLDER`, as `outrider train eagle` wrote it.
+        """`eagle:FOLDER`, as `outrider train eagle` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
-        opened = open_folder("eagle", argument, setting)
+        return cls.of(open_folder("eagle", argument, setting), setting, f"eagle:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> Eagle:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
         shape = opened.shape(EagleShape)
         head = EagleHead(shape, features.output(setting.target, opened.checkpoint.ids))
         opened.fill(head)
         taps = opened.checkpoint.manifest.taps
-        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"eagle:{argument}")
+        head = ready(head, setting.target)
+        parts = borrowed(setting.target, head=head)
+        drafter = cls(head, parts, taps, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import BadOption
+from ..kv import Seat
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
@@ -32,6 +33,11 @@ class _Text:
         """All ids, as a view."""
         return self._ids[: self._size]
 
+    def put_before(self, ids: Sequence[int]) -> None:
+        """Add ids in front of all others."""
+        self._ids = np.concatenate((np.array(ids, dtype=np.int64), self.ids))
+        self._size = len(self._ids)
+
     def append(self, ids: Sequence[int]) -> None:
         """Add committed ids."""
         end = self._size + len(ids)
@@ -48,7 +54,7 @@ class Lookup(Drafter):
         longest: matches longer than this are not told apart (tokens).
     """
 
-    from_text = True
+    from_text = for_encoders = True
 
     def __init__(self, longest: int = 16) -> None:
         self._longest = longest
@@ -56,7 +62,11 @@ class Lookup(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Lookup:
-        """`lookup` or `lookup:N` with N the longest match."""
+        """`lookup` or `lookup:N` with N the longest match.
+
+        Raises:
+            BadOption: N is no number of 1 or more.
+        """
         if not argument:
             return cls()
         if not argument.isdecimal() or int(argument) < 1:
@@ -66,6 +76,12 @@ class Lookup(Drafter):
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _Text:
         """See `Drafter`."""
         return _Text(prompt)
+
+    def seated(self, state: _Text, seat: Seat) -> None:
+        """See `Drafter`: what the target's encoder has read is looked up too, for summaries quote and translations keep
+        names."""
+        if seat.encoded is not None:
+            state.put_before(seat.encoded.source.words)
 
     def propose(
         self,

@@ -6,6 +6,7 @@ A chain is drawn from one head after the other. A tree has a fixed shape, found 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .growth import Chain, Feed, Start
 from .recurrent import Borrowed, law_at, spread_out
-from .trained import borrowed, open_folder, ready
+from .trained import Opened, borrowed, open_folder, ready
 
 
 @dataclass(slots=True)
@@ -31,6 +32,9 @@ class _State:
 
 class Medusa(Drafter):
     """Drafts with Medusa heads, no deeper than there are heads.
+
+    Attributes:
+        head: the heads.
 
     Args:
         head: in evaluation mode.
@@ -44,24 +48,41 @@ class Medusa(Drafter):
     makes_trees = True
 
     def __init__(self, head: MedusaHead, parts: Borrowed, last: int, ids: Tensor | None, spec: str) -> None:
-        self._head, self._parts, self.taps, self.spec = head, parts, (last,), spec
+        self.head, self._parts, self.taps, self.spec = head, parts, (last,), spec
         self._device, self._dtype = parts.device, parts.dtype
         self._ids = None if ids is None else ids.to(self._device)
         self._ranks = head.shape.ranks or default_ranks(head.shape.heads)
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Medusa:
-        """`medusa:FOLDER`, as `outrider train medusa` wrote it.
+        """`medusa:FOLDER`, as `outrider train medusa` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
-        opened = open_folder("medusa", argument, setting)
+        return cls.of(open_folder("medusa", argument, setting), setting, f"medusa:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> Medusa:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
         shape = opened.shape(MedusaShape)
-        head = MedusaHead(shape, features.output(setting.target, opened.checkpoint.ids))
+        output = None if shape.outputs else features.output(setting.target, opened.checkpoint.ids)
+        head = MedusaHead(shape, output)
         opened.fill(head)
         last = features.depth_of(setting.target)
-        return cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, f"medusa:{argument}")
+        drafter = cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter
+
+    def shaped(self, ranks: tuple[tuple[int, ...], ...]) -> Medusa:
+        """The same heads with another static tree; see `MedusaShape.ranks`."""
+        other = copy.copy(self)
+        other._ranks = ranks
+        return other
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`."""
@@ -86,7 +107,7 @@ class Medusa(Drafter):
         if not asked:
             return drafts
         newest = torch.stack([state.newest for state in (states[row] for row in asked) if state.newest is not None])
-        logits = self._head.logits(self._head(newest.to(self._device, self._dtype)))
+        logits = self.head.logits(self.head(newest.to(self._device, self._dtype)))
         for row, of_heads in zip(asked, logits, strict=True):
             wide = budgets[row].nodes > budgets[row].depth
             depth = min(budgets[row].depth, len(of_heads))

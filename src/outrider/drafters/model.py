@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..encoder_decoder import EncoderDecoderTarget
 from ..errors import BadOption, VocabularyMismatch
-from ..kv import KVCache, Seat, gather
+from ..kv import Encoded, KVCache, Seat, gather
 from ..sampling import History, Law, Sampling
 from ..target import Target, prefill, token_bytes
 from ..types import Budget, Draft, Noise, Scores, Tree
@@ -32,6 +33,7 @@ class _State:
     seat: Seat
     fed: list[int] = field(default_factory=list)  # what the cache holds, drafts included
     sure: int = 0  # how many of those are known to agree with `tokens`
+    heard: Encoded | None = None  # what the target's encoder made, until the draft model knows of it
 
     def roll_back(self) -> None:
         """Keep of the cache what agrees with the committed text, the pending token apart."""
@@ -61,19 +63,36 @@ class ModelDrafter(Drafter):
         vocabulary: width of the target's logits.
         shared: [width of the draft model's logits] bool, ids that mean the target's token; None if all do.
         spec: its name in reports.
+        encoder: the target, where it is an encoder-decoder model; the draft model then has to be one too.
+
+    Raises:
+        BadOption: the two do not read the same thing.
     """
 
     has_law = True
     makes_trees = True
-    reads = True
+    reads = for_encoders = True
 
-    def __init__(self, model: Target, vocabulary: int, shared: Tensor | None = None, spec: str = "model") -> None:
+    def __init__(
+        self,
+        model: Target,
+        vocabulary: int,
+        shared: Tensor | None = None,
+        spec: str = "model",
+        encoder: EncoderDecoderTarget | None = None,
+    ) -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec
+        self._shares = self._listens_to(encoder)
         self._banned = None if shared is None else ~shared.to(model.device)
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> ModelDrafter:
-        """`model:SPEC`, where SPEC names a model as `--target` does."""
+        """`model:SPEC`, where SPEC names a model as `--target` does.
+
+        Raises:
+            BadOption: no model is named.
+            VocabularyMismatch: its ids mean other tokens, or nobody can tell.
+        """
         if not argument:
             raise BadOption("The drafter 'model' needs a draft model: write model:FOLDER, model:FILE.gguf or model:ID.")
         model, tokenizer = setting.load_model(argument)
@@ -85,11 +104,39 @@ class ModelDrafter(Drafter):
                 f"The draft model has {model.vocabulary} tokens, the target {setting.target.vocabulary}, and there are "
                 "no tokenizers to compare: give both tokenizers, or a draft model of the target's family."
             )
-        return cls(model, setting.target.vocabulary, shared, f"model:{argument}")
+        encoder = setting.target if isinstance(setting.target, EncoderDecoderTarget) else None
+        return cls(model, setting.target.vocabulary, shared, f"model:{argument}", encoder)
+
+    def _listens_to(self, target: EncoderDecoderTarget | None) -> bool:
+        """Whether the draft model's decoder reads the target's encoder states: it does where both have the same
+        encoder, which then runs once for the two (Gandhi et al., Distil-Whisper, 2311.00430)."""
+        model = self._model
+        if (target is None) != (not isinstance(model, EncoderDecoderTarget)):
+            raise BadOption(
+                "A target with an encoder takes a draft model with an encoder, and one without takes one without: the "
+                "other kind never sees the prompt. Choose a draft model of the target's family."
+            )
+        if target is None or not isinstance(model, EncoderDecoderTarget):
+            return False
+        if model is not target and model.shares_encoder(target):
+            model.take_encoder(target)
+            self.note = "The draft model reads the target's encoder states."
+            return True
+        if model.bins != target.bins:
+            raise BadOption(
+                f"The draft model reads {model.bins} bins of audio and the target {target.bins}: choose a draft model "
+                "with the target's audio features, or with its encoder."
+            )
+        return model is target
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`; the draft model reads the prompt when it is first asked for a draft, and only then."""
         return _State(list(prompt), len(prompt), Seat(self._model.new_cache(1, len(prompt) + 64)))
+
+    def seated(self, state: _State, seat: Seat) -> None:
+        """See `Drafter`."""
+        if isinstance(self._model, EncoderDecoderTarget):
+            state.heard = seat.encoded
 
     @property
     def token_bytes(self) -> int:
@@ -120,6 +167,8 @@ class ModelDrafter(Drafter):
             if growth is not None
         ]
         for row in active:
+            if row.state.heard is not None:
+                self._listen(row.state, row.state.heard)
             if not row.state.fed and row.state.seat.cache.rows == 1:
                 self._read(row.state)
         if active:
@@ -148,6 +197,13 @@ class ModelDrafter(Drafter):
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """The tokens with ids that the draft model lacks replaced by its last one: a worse draft, no wrong output."""
         return [min(token, self._model.vocabulary - 1) for token in tokens]
+
+    def _listen(self, state: _State, heard: Encoded) -> None:
+        """Tell the draft model's cache of the source, once."""
+        model = self._model
+        assert isinstance(model, EncoderDecoderTarget)
+        known = model.read(heard.source, heard.states) if self._shares else model.encode(heard.source)
+        state.seat.cache.encoded[state.seat.row], state.heard = known, None
 
     def _read(self, state: _State) -> None:
         """Run a new text but for its pending token, before its row joins others; in parts, as it may be long."""

@@ -1,4 +1,6 @@
-"""Native multi-token prediction (DeepSeek-V3, 2412.19437): layers that a checkpoint ships for predicting further ahead.
+"""Multi-token prediction (DeepSeek-V3, 2412.19437): layers that a checkpoint ships for predicting further ahead.
+
+Layers that `outrider train mtp` made have a folder of their own, and draft in `mtp_trained`.
 
 Slot i of depth k takes the state at position i (the target's own for the first depth, the depth before's otherwise) and
 token i + k, and predicts token i + k + 1. A chain uses one depth after the other; beyond the last one it feeds the last
@@ -17,6 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .. import attention
+from ..checkpoints import is_drafter
 from ..errors import BadOption
 from ..heads.mtp import MtpDepth
 from ..kv import KVCache, Seat, gather
@@ -24,8 +27,9 @@ from ..layers import Layered, layered
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
-from .chain import Chain
+from .chain import Chain, chains_of
 from .mtp_files import read_depths
+from .mtp_trained import TrainedMtp
 
 _CHUNK = 512  # prompt tokens per pass
 
@@ -54,20 +58,23 @@ class Mtp(Drafter):
     """
 
     has_law = True
+    makes_trees = True  # with a trained layer, which is known once its folder is opened
 
     def __init__(self, target: Layered, depths: Sequence[MtpDepth], spec: str = "mtp") -> None:
         self._target, self._depths, self.spec = target, depths, spec
         self._like = depths[0].eh_proj.weight  # width, type and device of states
-        self.taps = (target.depth,)
+        self.taps, self.makes_trees = (target.depth,), False
 
     @classmethod
-    def from_spec(cls, argument: str, setting: Setting) -> Mtp:
-        """`mtp`, or `mtp:FOLDER` for layers that lie elsewhere than the target.
+    def from_spec(cls, argument: str, setting: Setting) -> Drafter:
+        """`mtp`, or `mtp:FOLDER` for layers that lie elsewhere than the target, those of `outrider train mtp` too.
 
         Raises:
-            BadOption: the target was made in memory and no folder is named.
+            BadOption: the target was made in memory and no folder is named, or they were trained for another target.
             ModelNotFound, UnsupportedModel: there are no such layers, or they cannot be used.
         """
+        if argument and is_drafter(Path(argument).expanduser()):
+            return TrainedMtp.from_spec(argument, setting)
         folder = Path(argument).expanduser() if argument else setting.folder
         if folder is None:
             raise BadOption(
@@ -100,10 +107,7 @@ class Mtp(Drafter):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """See `Drafter`; a row whose whole text is one token has no state to begin with, and gets a plain step."""
-        chains = [
-            Chain(state.tokens, state.prompt_length, self._target.eos, budget, sampling, noise)
-            for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
-        ]
+        chains = chains_of(states, self._target.eos, budgets, samplings, noises)
         rows = [row for row, state in enumerate(states) if state.known]
         ahead = {row: self._like.new_zeros(0, self._like.shape[0]) for row in rows}
         newest: dict[int, Tensor] = {}

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from .. import attention
-from ..errors import ModelNotFound, UnsupportedModel
+from ..errors import ModelNotFound, UnsupportedModel, first_line
 from ..heads.mtp import MtpDepth
 from ..quiet import quiet
 
@@ -178,8 +178,7 @@ def _blocks(
             options = {"dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
             model, report = kind.from_pretrained(None, config=small, state_dict=state, **options)
     except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
-        raise UnsupportedModel(_strange(where, reason)) from error
+        raise UnsupportedModel(_strange(where, first_line(error))) from error
     _check(report, where)
     model.set_attn_implementation(attention.NAME)
     decoder = model.get_decoder()

@@ -15,7 +15,7 @@ class NoDrafter(Drafter):
     """Proposes nothing; its state is the pending token."""
 
     spec = "none"
-    from_text = True
+    from_text = for_encoders = True
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> list[int]:
         """See `Drafter`."""

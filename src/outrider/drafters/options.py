@@ -59,7 +59,7 @@ def split_specs(text: str, names: Iterable[str]) -> list[str]:
 
 
 def whole(least: int) -> Reader:
-    """A whole number of `least` or more."""
+    """A `Reader` of a whole number of `least` or more."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -70,7 +70,7 @@ def whole(least: int) -> Reader:
 
 
 def number(least: float) -> Reader:
-    """A finite number of `least` or more."""
+    """A `Reader` of a finite number of `least` or more."""
 
     def read(text: str) -> float:
         try:
@@ -85,7 +85,7 @@ def number(least: float) -> Reader:
 
 
 def text_path(text: str) -> str:
-    """A path, which is looked at when it is used."""
+    """A `Reader` of a path, which is looked at when it is used."""
     if not text:
         raise ValueError("a file")
     return text

@@ -183,8 +183,8 @@ class Recurrent(Drafter):
         pass_ = attention.Pass(fed, cache, self._device)
         embedded = self._borrowed.embed(pass_.tokens()).to(self._device, self._dtype)
 
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return pass_.attend(0, query, key, value, query.shape[-1] ** -0.5, None, None)
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return pass_.attend(layer, query, key, value, query.shape[-1] ** -0.5, None, None)
 
         outputs = self._head(embedded, pad_sequence(list(inputs), batch_first=True), pass_.positions, attend)
         return [outputs[row, : len(tree)] for row, tree in enumerate(fed)]

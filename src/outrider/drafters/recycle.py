@@ -54,7 +54,11 @@ class Recycle(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Recycle:
-        """`recycle` or `recycle:K` with K successors per token."""
+        """`recycle` or `recycle:K` with K successors per token.
+
+        Raises:
+            BadOption: K is no number of 1 or more.
+        """
         if not argument:
             return cls()
         if not argument.isdecimal() or int(argument) < 1:

@@ -47,7 +47,7 @@ class Reference(Drafter):
     """Drafts what the request's prediction says, as long as it is right."""
 
     spec = "reference"
-    from_text = True
+    from_text = for_encoders = True
 
     def check_prediction(self, prediction: Sequence[int]) -> None:
         """See `Drafter`; this one needs it."""

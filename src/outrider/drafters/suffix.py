@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ..errors import BadOption
+from ..kv import Seat
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .automaton import LEAST, Automaton
@@ -123,7 +124,7 @@ class Suffix(Drafter):
         global_tokens: tokens of finished outputs that are kept; 0 keeps none.
     """
 
-    makes_trees = from_text = True
+    makes_trees = from_text = for_encoders = True
     learns = True
 
     def __init__(
@@ -190,6 +191,12 @@ class Suffix(Drafter):
         if self._outputs is not None:
             state.place = self._outputs.follow(None, state.tokens, len(prompt))
         return state
+
+    def seated(self, state: _State, seat: Seat) -> None:
+        """See `Drafter`: what the target's encoder has read stands before the request's own text."""
+        if seat.encoded is not None and seat.encoded.source.words:
+            state.own = self._make()
+            state.own.add([*seat.encoded.source.words, *state.tokens])
 
     def propose(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,15 +12,19 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from .. import features
-from ..checkpoints import Checkpoint, TargetId, check_template, read
+from ..checkpoints import Checkpoint, TargetId, check_template, read, template_hash
 from ..errors import BadOption, ModelNotFound
 from ..heads.base import DraftHead
+from ..layouts.base import View
+from ..layouts.reading import is_published, read_published
 from ..linear import can_pack, pack_linears
 from ..target import Target
 from .base import Setting
 from .recurrent import Borrowed
 
+SHIPPED = Path(__file__).parent.parent / "data" / "drafters"  # for the demo model, a folder for each method
 Shape = TypeVar("Shape")
+_PART = 4096  # rows of an embedding that are compared at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +34,23 @@ class Opened:
     Attributes:
         folder: where it lies.
         checkpoint: what it holds.
+        notes: what was concluded from a published layout, a sentence each.
     """
 
     folder: Path
     checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
 
     @property
     def ids(self) -> Tensor | None:
         """The draft vocabulary's target ids; None where it is the target's whole vocabulary."""
         whole = self.checkpoint.manifest.target.vocabulary
         return None if len(self.checkpoint.ids) == whole else self.checkpoint.ids
+
+    @property
+    def note(self) -> str:
+        """For the drafter's user: what was concluded."""
+        return " ".join(self.notes)
 
     def shape(self, kind: type[Shape]) -> Shape:
         """The sizes of the head's modules.
@@ -68,19 +80,66 @@ class Opened:
 
 
 def open_folder(method: str, argument: str, setting: Setting) -> Opened:
-    """The folder behind the colon of a drafter's spec.
+    """The folder behind the colon of a drafter's spec; the one that comes with Outrider where none is named.
 
     Raises:
-        BadOption: none is named, or it was trained for another target or template.
+        BadOption: none is named and none of this method comes along, or it was trained for another target or template.
         ModelNotFound: it holds no such drafter.
     """
-    if not argument:
+    folder = Path(argument).expanduser() if argument else SHIPPED / method
+    if not argument and not folder.is_dir():
         raise BadOption(f"The drafter {method!r} needs the folder of a trained one: write {method}:FOLDER.")
-    folder = Path(argument).expanduser()
+    name = str(setting.folder or "in memory")
+    if is_published(folder):
+        return open_published(method, folder, setting, name)
     checkpoint = read(folder, method)
-    checkpoint.manifest.target.check(identify(setting.target, str(setting.folder or "in memory")), folder)
+    checkpoint.manifest.target.check(identify(setting.target, name), folder)
     check_template(checkpoint.manifest, setting.tokenizer, folder)
     return Opened(folder, checkpoint)
+
+
+def open_published(
+    method: str | None, folder: Path, setting: Setting, name: str, changes: Mapping[str, Any] | None = None
+) -> Opened:
+    """A folder in a published layout.
+
+    Args:
+        method: that it has to be of; None for any.
+        folder, changes: see `layouts.reading.read_published`.
+        setting: target and tokenizer.
+        name: of the target.
+
+    Raises:
+        BadOption, ModelNotFound, UnsupportedModel: see `read_published`; it is another method's.
+    """
+    published = read_published(folder, _view(setting, name), changes)
+    manifest = published.checkpoint.manifest
+    if method is not None and manifest.method != method:
+        raise BadOption(f"{folder} holds a drafter of the kind {manifest.method!r}: write {manifest.method}:{folder}.")
+    check_template(manifest, setting.tokenizer, folder)
+    return Opened(folder, published.checkpoint, published.notes)
+
+
+def _view(setting: Setting, name: str) -> View:
+    """What a published layout may be compared with."""
+    target = setting.target
+
+    def embeds(table: Tensor) -> bool:
+        embed = features.embedding(target)
+        parts = torch.split(torch.arange(target.vocabulary), _PART)
+        return all(torch.equal(embed(ids).cpu(), table[ids].to(target.dtype)) for ids in parts)
+
+    def answers(rows: Tensor, ids: Tensor) -> bool:
+        weight = features.output(target, ids).linear.weight
+        return torch.equal(weight.cpu(), rows.to(weight.dtype))
+
+    return View(
+        identify(target, name),
+        template_hash(setting.tokenizer),
+        embeds,
+        answers,
+        features.scales_embeddings(features.built(target).config),
+    )
 
 
 def identify(target: Target, name: str) -> TargetId:
@@ -106,14 +165,25 @@ def ready(head: Any, target: Target) -> Any:
     return head
 
 
-def borrowed(target: Target, dtype: torch.dtype | None = None) -> Borrowed:
+def borrowed(target: Target, dtype: torch.dtype | None = None, head: DraftHead | None = None) -> Borrowed:
     """The parts of the target that heads use while they draft.
 
     Args:
         target: whose.
         dtype: of the head; the target's if not given, as `ready` makes it.
+        head: its embedding takes the place of the target's where it has one of its own.
     """
-    return Borrowed(features.embedding(target), target.vocabulary, target.eos, target.device, dtype or target.dtype)
+    own = getattr(head, "embed_tokens", None)
+    embed = features.embedding(target) if own is None else _at(own, target.device)
+    return Borrowed(embed, target.vocabulary, target.eos, target.device, dtype or target.dtype)
+
+
+def _at(table: Any, device: torch.device) -> features.Embed:
+    def embed(ids: Tensor) -> Tensor:
+        found: Tensor = table(ids.to(device))
+        return found
+
+    return embed
 
 
 def _say(error: Exception) -> str:

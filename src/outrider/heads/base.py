@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,14 @@ class DraftHead(nn.Module):
         return name.partition(".")[0] not in self.borrowed
 
 
+class Norm(nn.RMSNorm):
+    """An RMS norm in the precision of its weight, whatever comes in: under autocast that is bfloat16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]"""
+        return super().forward(x.to(self.weight.dtype))
+
+
 class TargetOutput(nn.Module):
     """The target's output layer for some of its tokens: final states to logits. Frozen.
 
@@ -67,6 +75,11 @@ class TargetOutput(nn.Module):
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
 
+def normed_apart(features: Tensor, norms: Iterable[nn.Module], count: int) -> Tensor:
+    """Tapped states side by side, [..., count * D], each normed for itself: deep layers' would drown the others'."""
+    return torch.cat([norm(part) for norm, part in zip(norms, features.chunk(count, -1), strict=True)], -1)
+
+
 def initialise(module: nn.Module, width: int) -> None:
     """Weights for the beginning: linears small, so that a step starts below the loss of a uniform guess; norms at 1."""
     for child in module.modules():
@@ -74,3 +87,9 @@ def initialise(module: nn.Module, width: int) -> None:
             nn.init.normal_(child.weight, std=0.5 / math.sqrt(max(width, child.in_features)))
             if child.bias is not None:
                 nn.init.zeros_(child.bias)
+
+
+def quiet_norm(rows: Tensor) -> float:
+    """The weight of a norm before an output layer with these rows, [n, D], at which a head that knows nothing yet
+    starts near a uniform guess; read at full scale it would start far above."""
+    return min(1.0, 1.0 / float(rows.norm(dim=-1).mean()))

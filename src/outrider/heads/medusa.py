@@ -1,7 +1,8 @@
 """Medusa (Cai et al., 2401.10774): heads that look further ahead from the target's last state, each by itself.
 
-Head k is a residual block before the target's own output layer, and predicts the token k + 2 after the state's. Blocks
-begin as the identity. Parameters have the names of vLLM's layout.
+Head k is a residual block before an output layer, and predicts the token k + 2 after the state's. The output layer is
+the target's own; published heads bring one for all of them, or one each. Blocks begin as the identity. Parameters have
+the names of vLLM's layout.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class MedusaShape:
         vocabulary: how many tokens can be drafted.
         ranks: the static tree: for each node, best first, the ranks of the tokens on the way to it; empty before it has
             been searched for.
+        bias: residual layers have one.
+        outputs: output layers of its own: none, one for all heads, or one for each.
     """
 
     width: int
@@ -33,10 +36,14 @@ class MedusaShape:
     layers: int
     vocabulary: int
     ranks: tuple[tuple[int, ...], ...] = ()
+    bias: bool = True
+    outputs: int = 0
 
     def __post_init__(self) -> None:
         if min(self.width, self.heads, self.layers, self.vocabulary) < 1:
             raise ValueError("every size has to be 1 or more")
+        if self.outputs not in (0, 1, self.heads):
+            raise ValueError("outputs has to be 0, 1, or as many as there are heads")
         known: set[tuple[int, ...]] = {()}
         for path in self.ranks:
             if path[:-1] not in known or min(path) < 0 or len(path) > self.heads:
@@ -45,9 +52,9 @@ class MedusaShape:
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, layers: int) -> None:
+    def __init__(self, shape: MedusaShape) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.layers = nn.ModuleList(nn.Linear(shape.width, shape.width, bias=shape.bias) for _ in range(shape.layers))
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.zero_()
@@ -63,21 +70,30 @@ class MedusaHead(DraftHead):
 
     Args:
         shape: its sizes.
-        output: the target's output layer over the draft vocabulary.
+        output: the target's output layer over the draft vocabulary; None where the head has its own.
     """
 
     borrowed = ("output",)
 
-    def __init__(self, shape: MedusaShape, output: TargetOutput) -> None:
+    def __init__(self, shape: MedusaShape, output: TargetOutput | None) -> None:
         super().__init__()
         self.shape, self.output = shape, output
-        self.blocks = nn.ModuleList(_Block(shape.width, shape.layers) for _ in range(shape.heads))
+        self.blocks = nn.ModuleList(_Block(shape) for _ in range(shape.heads))
+        if shape.outputs:
+            layers = (nn.Linear(shape.width, shape.vocabulary, bias=False) for _ in range(shape.outputs))
+            self.lm_heads = nn.ModuleList(layers)
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] the target's last states, normed -> [..., heads, D] those of each head."""
         return torch.stack([block(states) for block in self.blocks], -2)
 
     def logits(self, states: Tensor) -> Tensor:
-        """[..., D] from `forward` -> [..., n] over the draft vocabulary."""
-        logits: Tensor = self.output(states)
+        """[..., heads, D] from `forward` -> [..., heads, n] over the draft vocabulary; with one output layer for all
+        heads any [..., D] -> [..., n]."""
+        if self.shape.outputs > 1:
+            each = zip(self.lm_heads, states.unbind(-2), strict=True)
+            return torch.stack([layer(part) for layer, part in each], -2)
+        layer = self.lm_heads[0] if self.shape.outputs else self.output
+        assert layer is not None
+        logits: Tensor = layer(states)
         return logits

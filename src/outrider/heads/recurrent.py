@@ -11,7 +11,7 @@ from abc import abstractmethod
 from torch import Tensor
 
 from .base import DraftHead
-from .blocks import Attend
+from .blocks import Attends
 
 
 class RecurrentHead(DraftHead):
@@ -22,14 +22,14 @@ class RecurrentHead(DraftHead):
         """[..., n * D] the target's tapped states, side by side in the order of the taps -> [..., D] what goes in."""
 
     @abstractmethod
-    def forward(self, embedded: Tensor, states: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, embedded: Tensor, states: Tensor, positions: Tensor, attend: Attends) -> Tensor:
         """The states that follow.
 
         Args:
             embedded: [rows, N, D] embeddings of the tokens after the states.
             states: [rows, N, D] from `fuse`, or from here.
             positions: [rows, N] int64, the slots.
-            attend: see `blocks.Attend`.
+            attend: see `blocks.Attends`.
 
         Returns:
             [rows, N, D]

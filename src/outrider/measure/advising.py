@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from .explaining import Explanation, explain
 from .predicting import predictions, share_with_draft
 from .reporting.wording import method, number, setting, share, speculates, times
-from .results import Case, CategoryFigures, Results, Sample, Summary
+from .results import OWN, Case, CategoryFigures, Results, Sample, Summary
 
 _BETTER = 1.03  # a gain that is worth a sentence
 _LOSING = 0.9  # a factor that costs a tenth
@@ -26,22 +26,22 @@ def explained(results: Results, samples: Sequence[Sample] = ()) -> list[Explanat
     summaries = {results.cases[found.case].name: found for found in results.summaries}
     told = []
     for one in explain(results, samples):
-        advice = sorted(_advice(results, summaries[one.case], one), key=lambda found: -found[0])
+        advice = sorted(_advice(results, samples, summaries[one.case], one), key=lambda found: -found[0])
         told.append(one.model_copy(update={"advice": tuple(words for _, words in advice[:_MOST])}))
     return told
 
 
-def _advice(results: Results, summary: Summary, one: Explanation) -> Iterator[Advice]:
+def _advice(results: Results, samples: Sequence[Sample], summary: Summary, one: Explanation) -> Iterator[Advice]:
     """(speed that it may reach, sentence)."""
     case = results.cases[summary.case]
     speed = one.speedup
-    if speed is None:
+    if speed is None or case.system != OWN:
         return
     if not summary.drafted:
         yield speed, "Nothing was drafted: the drafter has nothing to say on these prompts; try another one."
         return
     yield from _measured_better(results, case, speed)
-    yield from _other_length(results, summary, case, speed)
+    yield from _other_length(results, samples, summary, case, speed)
     yield from _pausing(summary, case, speed)
     yield from _cheaper(one, summary, speed)
     yield from _longer(summary, case, speed)
@@ -63,18 +63,20 @@ def _measured_better(results: Results, case: Case, speed: float) -> Iterator[Adv
         yield best, f"Take {name}: measured in this run at {times(best)}."
 
 
-def _other_length(results: Results, summary: Summary, case: Case, speed: float) -> Iterator[Advice]:
-    """Another draft length, by the speed model."""
-    found = predictions(results, summary.case)
-    if case.k is None or not any(one.k == case.k for one in found):
+def _other_length(
+    results: Results, samples: Sequence[Sample], summary: Summary, case: Case, speed: float
+) -> Iterator[Advice]:
+    """A shorter draft, by the speed model."""
+    found = [(one.k, one.speedup) for one in predictions(results, samples, summary.case) if one.speedup is not None]
+    here = next((reached for k, reached in found if k == case.k), None)
+    if here is None:
         return
-    here = next(one for one in found if one.k == case.k)
-    best = max(found, key=lambda one: one.speedup)
-    if best.speedup > _BETTER * here.speedup:
-        gained = speed * best.speedup / here.speedup
+    k, best = max(found, key=lambda one: one[1])
+    if best > _BETTER * here:
+        gained = speed * best / here
         yield (
             gained,
-            f"Shorten the draft to k = {best.k}: about {times(gained)}, predicted from acceptance and pass costs.",
+            f"Shorten the draft to k = {k}: about {times(gained)}, predicted from these answers and pass costs.",
         )
 
 

@@ -9,29 +9,37 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from ..api import Output, Outrider
 from ..errors import BadOption, BadPrompt
 from ..row import Request
 from ..sampling import Sampling
+from ..sources import addressed
 from ..text import Detokenizer, encode
 from ..trace import as_json
 from ..types import Origin, Round
 from . import held
+from .baseline import Transformers
 from .bundle import Bundle, WholeRounds
 from .costs import Plan as CostPlan
 from .costs import measure as measure_costs
-from .divergence import judge, plain_logits
+from .divergence import judge
 from .endpoint import Endpoint
 from .figures import compared, summarise
 from .perplexity import perplexity
 from .prompts import BenchPrompt
-from .results import PLAIN, Case, Divergence, PassCost, Results, Sample, Trace, TracedRound
-from .runner import Key, Plan, Turn, prepared, run, turns, warm_up
+from .reference import transformers_again, transformers_logits
+from .results import OWN, PLAIN, TRANSFORMERS, Case, Divergence, PassCost, Results, Sample, Trace, TracedRound
+from .rounding import other_logits, plain_logits
+from .runner import Key, Other, Plan, Turn, prepared, run, turns, warm_up
 
 Load = Callable[[str | None], Outrider]
 """Loads the target with a quantization, or None; it must keep no prefixes (`prefix_memory=0`)."""
+
+LoadModel = Callable[[], Any]
+"""Loads the target once more as a `PreTrainedModel`, for cases of Transformers' own loop."""
 
 _TRACES = 12  # cases whose first answer is shown round by round
 _COST_WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -64,7 +72,13 @@ class Wanted:
         return 2 * answers if self.perplexity else answers
 
 
-def measure(wanted: Wanted, load: Load, bundle: Bundle, advance: Callable[[], None] = lambda: None) -> Results:
+def measure(
+    wanted: Wanted,
+    load: Load,
+    bundle: Bundle,
+    advance: Callable[[], None] = lambda: None,
+    load_model: LoadModel | None = None,
+) -> Results:
     """Measure what the bundle does not know yet, and say what all of it amounts to.
 
     Args:
@@ -72,6 +86,7 @@ def measure(wanted: Wanted, load: Load, bundle: Bundle, advance: Callable[[], No
         load: see `Load`; a target is let go before the next is loaded.
         bundle: takes everything in as it comes.
         advance: is called `wanted.steps` times, for what is known already too.
+        load_model: see `LoadModel`.
 
     Raises:
         BadOption, BadPrompt: as `load` and `Outrider.using` do; a prompt that does not fit.
@@ -81,7 +96,7 @@ def measure(wanted: Wanted, load: Load, bundle: Bundle, advance: Callable[[], No
     try:
         for quantize in dict.fromkeys(case.quantize for case in wanted.cases):
             own = {index: case for index, case in enumerate(wanted.cases) if case.quantize == quantize}
-            _OneTarget(wanted, own, bundle, advance).measure(load, quantize)
+            _OneTarget(wanted, own, bundle, advance).measure(load, quantize, load_model)
     except KeyboardInterrupt:
         bundle.manifest["interrupted"] = True
     return finished(wanted, bundle)
@@ -138,7 +153,7 @@ class _OneTarget:
     bundle: Bundle
     advance: Callable[[], None]
 
-    def measure(self, load: Load, quantize: str | None) -> None:
+    def measure(self, load: Load, quantize: str | None, load_model: LoadModel | None) -> None:
         """All that is not known yet: answers first, then what is asked of them."""
         known = self._samples()
         for _ in known:
@@ -159,10 +174,11 @@ class _OneTarget:
         template = getattr(llm.tokenizer, "chat_template", None)
         about["chat_template"] = hashlib.sha256(str(template).encode()).hexdigest() if template else "none"
         self.bundle.manifest["targets"][quantize or "none"] = about
+        rival = self._rival(llm, load_model, left)
         if left:
-            self._answer(llm, left)
+            self._answer(llm, left, rival)
         for plain, other in self._diverged():
-            self.bundle.divergences.add(self._divergence(llm, plain, other))
+            self.bundle.divergences.add(self._divergence(llm, rival, plain, other))
         if self.wanted.perplexity:
             self._ask(llm)
         if self._lacks_costs():
@@ -171,26 +187,57 @@ class _OneTarget:
     def _check(self, llm: Outrider, prompt: BenchPrompt) -> None:
         """Refuse a prompt that does not fit, before any work."""
         try:
-            ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
-            request = Request(ids, Sampling(), 0, self.wanted.plan.max_new_tokens)
+            request = self._request(llm, prompt, Sampling(), 0)
             request.check(llm.target.context, llm.target.vocabulary)
+            theirs = any(case.system == TRANSFORMERS for case in self.own.values())
+            count = len(request.prompt)
+            if theirs and count + request.max_new_tokens > llm.target.context:
+                raise BadPrompt(
+                    f"It has {count} tokens and the context {llm.target.context}, where Outrider stops and "
+                    "Transformers does not: lower --max-new-tokens."
+                )
         except BadPrompt as error:
             raise BadPrompt(f"Prompt {prompt.id!r}: {error}") from error
 
     def _samples(self) -> list[Sample]:
         return [sample for sample in self.bundle.samples.records if sample.case in self.own]
 
-    def _answer(self, llm: Outrider, left: Sequence[Turn]) -> None:
+    def _rival(self, llm: Outrider, load_model: LoadModel | None, left: Sequence[Turn]) -> Transformers | None:
+        """Transformers' own loop, where it has turns or has answered otherwise."""
+        theirs = {index for index, case in self.own.items() if case.system == TRANSFORMERS}
+        busy = theirs & {*(turn.case for turn in left), *(sample.case for _, sample in self._diverged())}
+        if load_model is None or not busy:
+            return None
+
+        def encoded(prompt: BenchPrompt) -> Sequence[int]:
+            return encode(llm.tokenizer, prompt.fitted(llm.tokenizer))
+
+        def decode(ids: Sequence[int]) -> str:
+            return str(llm.tokenizer.decode(ids, skip_special_tokens=True))
+
+        return Transformers(load_model(), llm.target.eos, encoded, decode)
+
+    def _answer(self, llm: Outrider, left: Sequence[Turn], rival: Transformers | None) -> None:
         """Take the turns that are left."""
-        llms = prepared(llm, {turn.case: self.own[turn.case] for turn in left})
-        shares = held.shares({index: one.drafter for index, one in llms.items()}, llm.target)
+        cases = {turn.case: self.own[turn.case] for turn in left}
+        llms = prepared(llm, {index: case for index, case in cases.items() if case.system == OWN})
+        holders: dict[int, object] = {index: one.drafter for index, one in llms.items()}
+        others: dict[int, Other] = {}
+        if rival is not None:
+            theirs = {index: case for index, case in cases.items() if case.system == TRANSFORMERS}
+            others = {index: partial(_served_by, rival, case, self.wanted.plan) for index, case in theirs.items()}
+            holders |= dict.fromkeys(theirs, rival.model)
+        shares = held.shares(holders, llm.target)
         memory = self.bundle.manifest.setdefault("drafter_memory", {})
-        memory.update({str(index): share.own for index, share in shares.items()})
+        memory.update({str(index): shares[index].own for index in llms})
         notes = {one.drafter.spec: one.drafter.note for one in llms.values() if one.drafter.note}
         if notes:
             self.bundle.manifest.setdefault("notes", {}).update(notes)
         self.bundle.save_manifest()
         warm_up(llms, self.own, self.wanted.prompts, self.wanted.plan)
+        if rival is not None:
+            for index in others:
+                rival.warm_up(self.own[index], self.wanted.prompts, self.wanted.plan)
         again = {(turn.case, prompt.id, turn.repeat) for turn in left for prompt in turn.prompts}
         self.bundle.samples.records = [s for s in self.bundle.samples.records if key_of(s) not in again]
         unused = {index: share.others for index, share in shares.items()}
@@ -198,7 +245,7 @@ class _OneTarget:
         def told(sample: Sample, output: Output) -> None:
             self._keep_rounds(sample, output, llm.tokenizer)
 
-        for sample in run(llms, self.own, left, self.wanted.plan, told=told, unused=unused):
+        for sample in run(llms, self.own, left, self.wanted.plan, told=told, unused=unused, others=others):
             self.bundle.samples.add(sample)
             self.advance()
 
@@ -229,12 +276,16 @@ class _OneTarget:
             if sample.identical is False and key_of(sample) not in told
         ]
 
-    def _divergence(self, llm: Outrider, plain: Sample, other: Sample) -> Divergence:
-        """Where an answer left plain decoding's, and whether rounding explains it."""
+    def _divergence(self, llm: Outrider, rival: Transformers | None, plain: Sample, other: Sample) -> Divergence:
+        """Where an answer left plain decoding's, and whether rounding explains it, in the opinion of who wrote it."""
         sampling = Sampling(temperature=self.own[other.case].temperature)
-        request = Request(self._ids(llm, other), sampling, plain.seed, self.wanted.plan.max_new_tokens)
+        request = self._request(llm, self._prompt(other), sampling, plain.seed)
         target, exact = llm.target, llm.exactness == "bits"
-        found = judge(request, plain.ids, other.ids, plain_logits(target), target.dtype, eos=target.eos, exact=exact)
+        logits_of, again = plain_logits(target, request.source), other_logits(target, request.source)
+        if self.own[other.case].system == TRANSFORMERS:
+            assert rival is not None, "it was loaded for this"
+            logits_of, again, exact = transformers_logits(rival.model), transformers_again(rival.model), False
+        found = judge(request, plain.ids, other.ids, logits_of, target.dtype, again=again, eos=target.eos, exact=exact)
         assert found is not None and found.expected is not None and found.got is not None, "they differ at a token"
         assert found.expected_logit is not None and found.got_logit is not None, "so both have logits"
         return Divergence(
@@ -250,10 +301,14 @@ class _OneTarget:
             verdict=found.verdict,
         )
 
-    def _ids(self, llm: Outrider, sample: Sample) -> tuple[int, ...]:
-        """The prompt of a sample, as the target saw it."""
-        prompt = next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
-        return tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+    def _prompt(self, sample: Sample) -> BenchPrompt:
+        """That of a sample."""
+        return next(prompt for prompt in self.wanted.prompts if prompt.id == sample.prompt)
+
+    def _request(self, llm: Outrider, prompt: BenchPrompt, sampling: Sampling, seed: int) -> Request:
+        """A prompt as the target sees it."""
+        ids = tuple(encode(llm.tokenizer, prompt.fitted(llm.tokenizer)))
+        return addressed(llm.target, Request(ids, sampling, seed, self.wanted.plan.max_new_tokens))
 
     def _ask(self, llm: Outrider) -> None:
         """How likely the target finds each answer; equal answers to one prompt are asked about once."""
@@ -263,7 +318,8 @@ class _OneTarget:
             if sample.case in self.own and sample.perplexity is None:
                 key = (sample.prompt, sample.ids)
                 if key not in known:
-                    known[key] = perplexity(llm.target, self._ids(llm, sample), sample.ids)
+                    request = self._request(llm, self._prompt(sample), Sampling(), 0)
+                    known[key] = perplexity(llm.target, request.prompt, sample.ids, request.source)
                 records[place] = sample.model_copy(update={"perplexity": known[key]})
                 self.advance()
             elif sample.case in self.own:
@@ -273,13 +329,18 @@ class _OneTarget:
         return self.wanted.costs and "costs" not in self.bundle.manifest
 
 
+def _served_by(rival: Transformers, case: Case, plan: Plan, turn: Turn, unused: int) -> list[Sample]:
+    """As `runner.Other` has it."""
+    return rival.serve(case, turn, plan, unused)
+
+
 def key_of(sample: Sample) -> Key:
     return sample.case, sample.prompt, sample.repeat
 
 
 def _costs(llm: Outrider, cases: Sequence[Case]) -> list[PassCost]:
     """What passes cost, as wide as the longest drafts and for every batch."""
-    widest = max((case.k or 0 for case in cases), default=0) + 1
+    widest = max((case.k or 0 for case in cases if case.system == OWN), default=0) + 1
     widths = tuple(sorted({*(width for width in _COST_WIDTHS if width <= max(widest, 16)), widest}))
     context = min(_COST_CONTEXT, llm.target.context - max(widths))
     plan = CostPlan(widths, tuple(sorted({case.batch for case in cases})), (context,), _COST_REPEATS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
+from typing import Any
 
 from .. import combinations, policy, verify
 from ..drafters import DRAFTERS, drafter_class
@@ -19,7 +20,10 @@ from ..policy import POLICIES
 from ..verify import DEFAULT as VERIFIER
 from ..verify import VERIFIERS
 from .costs import parse_numbers
-from .results import ENDPOINT, OWN, PLAIN, SERVED, Case
+from .results import ENDPOINT, OWN, PLAIN, PROMPT_LOOKUP, SERVED, TRANSFORMERS, Case
+
+BASELINES = (TRANSFORMERS, "transformers-lookup")
+_LOOKED_UP = 10  # tokens, the number in Transformers' documentation
 
 
 def expand(
@@ -80,15 +84,39 @@ def of_endpoint(batch: str, temperature: str) -> tuple[Case, ...]:
     return tuple(Case(drafter=SERVED, system=ENDPOINT, batch=size, temperature=heat) for heat, size in pairs)
 
 
+def baselines(names: str, cases: Sequence[Case]) -> tuple[Case, ...]:
+    """Transformers' own `generate` beside these cases, for each of their batches and temperatures.
+
+    Args:
+        names: "transformers" (plain), "transformers-lookup" (its prompt lookup), or both with a comma between.
+        cases: see `expand`.
+
+    Raises:
+        BadOption: another name, or what Transformers cannot do.
+    """
+    asked = [part.strip() for part in names.split(",") if part.strip()]
+    if not asked or not set(asked) <= set(BASELINES):
+        raise BadOption(f"--baseline is {names!r}: write {' or '.join(BASELINES)}, or both with a comma between.")
+    plain = [case for case in cases if case == case.plain and case.quantize is None]
+    if not plain:
+        raise BadOption("Transformers has no such quantised model to compare with: add none to --quantize.")
+    if BASELINES[1] in asked and any(case.batch > 1 for case in plain):
+        raise BadOption("Transformers looks up for one prompt at a time: leave transformers-lookup out, or --batch 1.")
+    parts: dict[str, Any] = {"drafter": PROMPT_LOOKUP, "k": _LOOKED_UP, "policy": f"fixed:{_LOOKED_UP}"}
+    kinds = {BASELINES[0]: {"system": TRANSFORMERS}, BASELINES[1]: {"system": TRANSFORMERS, **parts}}
+    return tuple(case.model_copy(update=kinds[name]) for case in plain for name in dict.fromkeys(asked))
+
+
 def learns(case: Case) -> bool:
     """Whether its drafter may draft from answers to the prompts before."""
-    return drafter_class(case.drafter).learns
+    return case.system == OWN and drafter_class(case.drafter).learns
 
 
 def promised(case: Case) -> bool:
-    """Whether its answers have to be plain decoding's, token for token: a lossless rule that is greedy or coupled."""
+    """Whether its answers have to be plain decoding's, token for token: a lossless rule that is greedy or coupled, and
+    Transformers' greedy decoding but for near ties."""
     if case.system != OWN:
-        return False
+        return case.system == TRANSFORMERS and case.temperature == 0
     rule = verify.make_verifier(case.verifier)
     return rule.lossless and (rule.coupled or case.temperature == 0)
 

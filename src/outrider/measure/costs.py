@@ -80,6 +80,7 @@ class Costs:
         bandwidth: bytes per second of a large copy on the same machine.
         draft_seconds: of the drafter, per drafted token; None if it drafted nothing.
         drafted: tokens of one draft.
+        configuration: what was measured; see `Outrider.configuration`.
     """
 
     passes: tuple[Cost, ...]

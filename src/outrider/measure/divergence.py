@@ -2,32 +2,28 @@
 
 A mismatch is usually a near tie: two tokens whose logits lie within what the arithmetic leaves open, computed by
 kernels that sum in different orders. So every one is shown with both logits, and judged by how far the logit of the
-token that was written would have to be raised for the model to write it.
+token that was written would have to be raised for the model to write it: within what `rounding` finds at that place it
+is a tie.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..kv import Seat
 from ..noise import SeededNoise
 from ..row import Request
 from ..sampling import History
-from ..target import Target, prefill
 from ..types import Tree
+from .rounding import LogitsOf, left_open, moved
 
-ROUNDINGS = 2  # of the two logits that compete, each may be off by one
 _FURTHEST = 1e3  # beyond any logit that a raise could make the winner
 _HALVINGS = 40
-
-LogitsOf = Callable[[Sequence[int]], Tensor]
-"""Ids of a whole text -> [V], the model's own logits of the token after it, by a plain pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,7 @@ class Divergence:
         top2_gap: between the logits of those two.
         gap: by how much a logit would have to rise for its token to be written, the larger one of the two tokens'; in
             greedy decoding the model's preference for its likeliest token.
-        rounding: what the precision of the weights leaves open at that height.
+        rounding: what the arithmetic leaves open there, see `rounding.left_open`.
         exact: the two outputs were promised to be the same bits, so that nothing counts as a tie.
     """
 
@@ -89,12 +85,6 @@ def first_difference(expected: Sequence[int], got: Sequence[int]) -> int | None:
     return None if place == len(expected) == len(got) else place
 
 
-def rounding_of(logit: float, dtype: torch.dtype) -> float:
-    """How much two logits of that height may move against each other when each is rounded once more."""
-    exponent = math.floor(math.log2(max(abs(logit), 1e-30)))
-    return ROUNDINGS * torch.finfo(dtype).eps * 2.0**exponent
-
-
 def judge(
     request: Request,
     expected: Sequence[int],
@@ -102,6 +92,7 @@ def judge(
     logits_of: LogitsOf,
     dtype: torch.dtype,
     *,
+    again: Sequence[LogitsOf] = (),
     eos: tuple[int, ...] = (),
     exact: bool = False,
 ) -> Divergence | None:
@@ -112,6 +103,8 @@ def judge(
         expected, got: their ids.
         logits_of: the model's, by a plain pass.
         dtype: of its weights, which is what rounding comes from.
+        again: the model's in other ways that mean the same, by which rounding is measured. Nobody asks them of outputs
+            that were promised to be the same bits.
         eos: ids that end its output.
         exact: see `Divergence`.
     """
@@ -126,6 +119,7 @@ def judge(
     gap = max(
         math.inf if token is None else _raise_needed(request, before, logits, token, eos) for token in (one, other)
     )
+    by = 0.0 if exact else moved(logits, [other_way(before) for other_way in again])
     return Divergence(
         place,
         expected=one,
@@ -136,7 +130,7 @@ def judge(
         second=second,
         top2_gap=best_logit - second_logit,
         gap=gap,
-        rounding=rounding_of(best_logit, dtype),
+        rounding=left_open(best_logit, by, dtype),
         exact=exact,
     )
 
@@ -162,15 +156,3 @@ def _raise_needed(request: Request, before: Sequence[int], logits: Tensor, token
         middle = (low + high) / 2
         low, high = (low, middle) if written(middle) else (middle, high)
     return high
-
-
-def plain_logits(target: Target) -> LogitsOf:
-    """A target's own logits by a pass over the last token alone, the others in its cache."""
-
-    def logits_of(ids: Sequence[int]) -> Tensor:
-        seat = Seat(target.new_cache(1, len(ids)))
-        prefill(target, ids[:-1], seat.cache)
-        (scores,) = target.forward([Tree.chain(ids[-1:])], seat.cache)
-        return scores.logits[-1]
-
-    return logits_of

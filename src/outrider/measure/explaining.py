@@ -106,7 +106,7 @@ def _explained(case: Case, summary: Summary, plain: Summary | None, samples: Seq
     if plain is None or summary.speedup is None:
         why_not = "plain decoding was not measured in this run, so there is nothing to compare with"
     elif own is None or bare is None or not summary.tokens_per_pass or not plain.tokens_per_pass:
-        why_not = "the time of its rounds is not known, as from a server that does not tell it"
+        why_not = "the time of its rounds is not known, as of servers and of Transformers' own loop"
     if why_not is not None or plain is None or own is None or bare is None or not summary.speedup:
         return Explanation(case=case.name, speedup=summary.speedup, factors=(), why_not=why_not, ceilings={})
     factors = _per_pass(summary, plain, own, bare)

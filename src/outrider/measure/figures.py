@@ -19,8 +19,8 @@ from ..stats import Stats, Tally
 from . import bootstrap
 from .cases import promised
 from .results import (
+    ENDPOINT,
     OWN,
-    PLAIN,
     Case,
     CategoryFigures,
     Interval,
@@ -41,7 +41,7 @@ def compared(cases: Sequence[Case], samples: Sequence[Sample]) -> list[Sample]:
     found = []
     for sample in samples:
         case, same = cases[sample.case], None
-        if case.drafter != PLAIN and promised(case):
+        if case != case.plain and promised(case):
             other = plain.get((where.get(case.plain, -1), sample.prompt, sample.repeat, sample.seed))
             same = None if other is None else other == sample.ids
         found.append(sample.model_copy(update={"identical": same}))
@@ -65,8 +65,8 @@ def summarise(
     found = []
     for index, case in enumerate(cases):
         if index in of_case:
-            speculates = case.system == OWN and case.drafter != PLAIN
-            plain = of_case.get(where.get(case.plain, -1), []) if speculates else []
+            beside = case.system != ENDPOINT and case != case.plain
+            plain = of_case.get(where.get(case.plain, -1), []) if beside else []
             found.append(_summary(index, case, of_case[index], plain, (drafter_memory or {}).get(index)))
     return tuple(found)
 

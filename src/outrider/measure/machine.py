@@ -16,6 +16,11 @@ import transformers
 from .. import __version__
 
 _COPIED = 256 << 20  # bytes: far beyond any cache
+# What decides how fast linears are: wide registers, and products of bfloat16 and int8 (x86, then Arm; Linux's names).
+_DECISIVE = (
+    "avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8",
+    "asimd", "asimddp", "bf16", "i8mm", "sve", "sve2",
+)  # fmt: skip
 
 
 def describe() -> dict[str, Any]:
@@ -37,6 +42,14 @@ def describe() -> dict[str, Any]:
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
+
+
+def instruction_sets() -> list[str] | None:
+    """Those of the processor that decide how fast it multiplies; None where the system does not tell."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), None)
+    return None if flags is None else [name for name in _DECISIVE if name in flags]
 
 
 def governor() -> str | None:

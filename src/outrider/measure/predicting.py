@@ -1,8 +1,8 @@
-"""What a case should reach at another draft length, by `outrider.speed`, from what was measured. Runs nothing.
+"""What a case should reach with shorter drafts, by `outrider.speed`, from what was measured. Runs nothing.
 
-Acceptance comes from a case's survival, which does not depend on how long the draft goes on behind a token; the cost of
-passes from the measured curve; time for drafting per token, for verdicts and for the rest from the case itself. Rounds
-in which the drafter had nothing to say keep their share and cost a plain pass.
+What shorter drafts would have written comes from the case's answers, gone through again (`recorded`), for the survival
+of long drafts is not that of short ones; the cost of passes from the measured curve; time for drafting per token, for
+verdicts and for the rest from the case itself. Rounds without a draft cost a plain pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import speed
-from .results import PassCost, Results, Summary
+from .recorded import Answer, Behaviour, Drafted, Recording
+from .results import PassCost, Results, Sample, Summary
+from .shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,15 @@ class Prediction:
     Attributes:
         acceptance_length: tokens per round that has a draft, bonus included.
         tokens_per_pass: rounds without a draft included.
-        decoding: speed against plain decoding from the first token on.
+        decoding: speed against plain decoding from the first token on; None where costs or times are not known.
         speedup: the same over whole requests, reading the prompt included, as `Summary.speedup`.
     """
 
     k: int
     acceptance_length: float
     tokens_per_pass: float
-    decoding: float
-    speedup: float
+    decoding: float | None
+    speedup: float | None
 
 
 def pass_seconds(costs: Sequence[PassCost], width: int, batch: int, context: int = 0) -> float | None:
@@ -74,38 +76,56 @@ def round_seconds(summary: Summary) -> float | None:
     return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def predictions(results: Results, case: int) -> tuple[Prediction, ...]:
-    """What a case should reach with drafts of 1, 2, ... tokens, up to the longest of its own in which one was kept.
+def predictions(results: Results, samples: Sequence[Sample], case: int) -> tuple[Prediction, ...]:
+    """What a case should reach with drafts of 1, 2, ... tokens, up to its own length.
 
     Args:
-        results: with costs, and plain decoding of the same setting; without them there is nothing to predict from.
-        case: index of a case with chains as drafts.
+        results: with costs, and plain decoding of the same setting; without them there are no speeds.
+        samples: the answers; without those of the case there is nothing to predict from.
+        case: index of a case that asked for the same number of tokens every time, in chains.
     """
+    asked = results.cases[case].k
+    own = [sample for sample in samples if sample.case == case and sample.rounds]
+    rounds = [round_ for sample in own for round_ in sample.rounds]
+    if asked is None or not any(round_.drafted for round_ in rounds):
+        return ()
+    if any(round_.depth < round_.drafted for round_ in rounds):
+        return ()  # a tree
+    answers = dict.fromkeys(
+        (sample.prompt, Answer(tuple(map(Drafted.of_chain, sample.rounds)), sample.finish_reason == "length"))
+        for sample in own
+    )  # repeats that went the same way count once
+    recording = Recording(Shape.chain(asked), tuple(answer for _, answer in answers))
+    return tuple(_prediction(results, case, k, recording.behaviour(Shape.chain(k))) for k in range(1, asked + 1))
+
+
+def _prediction(results: Results, case: int, k: int, behaviour: Behaviour) -> Prediction:
+    decoding, speedup = _speeds(results, case, behaviour) or (None, None)
+    return Prediction(k, behaviour.acceptance_length, behaviour.tokens, decoding, speedup)
+
+
+def _speeds(results: Results, case: int, behaviour: Behaviour) -> tuple[float, float] | None:
+    """Against plain decoding, from the first token on and over whole requests."""
     summary = next((found for found in results.summaries if found.case == case), None)
     plain = plain_of(results, case)
-    if summary is None or plain is None or not summary.survival or not summary.drafted or not summary.tokens_per_pass:
-        return ()
+    if summary is None or plain is None:
+        return None
     whole, bare = round_seconds(summary), round_seconds(plain)
     batch = results.cases[case].batch
+    widths = [(share, count + 1) for count, share in enumerate(behaviour.drafted) if share > 0]
+    passes = [(share, pass_seconds(results.costs, width, batch)) for share, width in widths]
     narrow = pass_seconds(results.costs, 1, batch)
     if whole is None or bare is None or narrow is None or plain.verify_seconds is None:
-        return ()
+        return None
+    if any(seconds is None for _, seconds in passes):
+        return None
     assert summary.draft_seconds is not None and summary.verify_seconds is not None
-    busy = share_with_draft(summary)
     per_token = summary.draft_seconds * summary.rounds / summary.drafted
     beside, beside_plain = whole - summary.draft_seconds - summary.verify_seconds, bare - plain.verify_seconds
-    found = []
-    for k in range(1, len(summary.survival) + 1):
-        wide = pass_seconds(results.costs, k + 1, batch)
-        if wide is None:
-            break
-        length = speed.acceptance_length(summary.survival[:k])
-        tokens = busy * length + 1 - busy
-        verifying = busy * wide + (1 - busy) * narrow + beside
-        drafting = busy * k * per_token
-        decoding = speed.speedup(tokens, narrow + beside_plain, verifying, drafting)
-        found.append(Prediction(k, length, tokens, decoding, _over_requests(plain, bare, decoding)))
-    return tuple(found)
+    verifying = sum(share * seconds for share, seconds in passes if seconds is not None) + beside
+    drafting = per_token * sum(share * (width - 1) for share, width in widths)
+    decoding = speed.speedup(behaviour.tokens, narrow + beside_plain, verifying, drafting)
+    return decoding, _over_requests(plain, bare, decoding)
 
 
 def plain_of(results: Results, case: int) -> Summary | None:

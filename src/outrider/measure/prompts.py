@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadOption, BadPrompt
+from ..errors import BadOption, BadPrompt, first_line
 from ..prompt_files import prompt_of, read_lines, read_records
 from ..text import Prompt
 
@@ -131,8 +131,9 @@ def _dataset(name: str, most: int, offline: bool) -> list[BenchPrompt]:
     try:
         rows = datasets.load_dataset(source, split=split, download_config=local)
     except Exception as error:  # the library raises whatever its readers, the hub and the network raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
-        raise BadPrompt(f"The data set {name!r} cannot be read ({reason}): check its name and split.") from error
+        raise BadPrompt(
+            f"The data set {name!r} cannot be read ({first_line(error)}): check its name and split."
+        ) from error
     column = next((column for column in _COLUMNS if column in rows.column_names), None)
     if column is None:
         raise BadPrompt(f"The data set {name!r} has no column of prompts: it needs one of {', '.join(_COLUMNS)}.")

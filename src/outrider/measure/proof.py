@@ -21,8 +21,9 @@ from ..verify.match import Match
 from .certificate import Bias, Check, Control, Found
 from .chi_square import fit
 from .control import AcceptsEverything, Spoilt
-from .divergence import judge, plain_logits
-from .reference import transformers_ids, transformers_logits
+from .divergence import judge
+from .reference import transformers_again, transformers_ids, transformers_logits
+from .rounding import other_logits, plain_logits
 from .short_texts import LENGTH, count, promising
 from .trials import Parts, Written, wants_prediction
 
@@ -212,7 +213,7 @@ class Prover:
         policy: str,
     ) -> list[Found]:
         """The outputs that are not the same."""
-        logits_of, found = plain_logits(self._target), []
+        logits_of, again, found = plain_logits(self._target), other_logits(self._target), []
         for place, (request, expected, written) in enumerate(zip(requests, right, served, strict=True)):
             told = judge(
                 request,
@@ -220,6 +221,7 @@ class Prover:
                 written.ids,
                 logits_of,
                 self._target.dtype,
+                again=again,
                 eos=self._target.eos,
                 exact=self._exact,
             )
@@ -262,16 +264,16 @@ def against_transformers(outputs: Outputs, model: Any, advance: Callable[[], Non
         model: a `PreTrainedModel` with the weights and the dtype of the target.
         advance: called after each output.
     """
-    logits_of = transformers_logits(model)
+    logits_of, again = transformers_logits(model), transformers_again(model)
     found: list[Found] = []
     caught = False
     for place, request in enumerate(outputs.requests):
         right = transformers_ids(model, request.prompt, request.max_new_tokens)
-        told = judge(request, right, outputs.written[place], logits_of, model.dtype, eos=outputs.eos)
+        told = judge(request, right, outputs.written[place], logits_of, model.dtype, again=again, eos=outputs.eos)
         if told is not None:
             found.append(Found(place, None, "alone", outputs.policy, told))
         if outputs.broken and not caught:
-            other = judge(request, right, outputs.broken[place], logits_of, model.dtype, eos=outputs.eos)
+            other = judge(request, right, outputs.broken[place], logits_of, model.dtype, again=again, eos=outputs.eos)
             caught = other is not None and not other.allowed
         advance()
     compared = len(outputs.written)

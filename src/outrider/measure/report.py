@@ -38,7 +38,7 @@ def write(results: Results, folder: Path, samples: Sequence[Sample] = ()) -> lis
         The files written, the one to read first at the front.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = charts(results)
+    drawn = charts(results, samples)
     pictures = _draw(drawn, folder / _PLOTS) if png.can_draw() else []
     page = Page.of(results, samples, drawn)
     written = []

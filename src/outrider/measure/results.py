@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 SCHEMA = 1
 PLAIN = "none"  # the drafter of plain decoding
-OWN, ENDPOINT = "outrider", "endpoint"  # systems
+OWN, ENDPOINT, TRANSFORMERS = "outrider", "endpoint", "transformers"  # systems
+PROMPT_LOOKUP = "prompt lookup"  # Transformers' own drafter without a model
 SERVED = "as served"  # in the place of a drafter: what a server does is its own affair
 
 

@@ -59,6 +59,7 @@ def run(
     *,
     told: Told | None = None,
     unused: Mapping[int, int] | None = None,
+    others: Mapping[int, Other] | None = None,
 ) -> Iterator[Sample]:
     """Take these turns, in their order.
 
@@ -69,18 +70,23 @@ def run(
         plan: how.
         told: is shown every sample with the output itself, which holds the rounds.
         unused: case -> bytes that the process holds for other cases only, which do not count as its memory.
+        others: who serves the cases of other systems, which `llms` does not have.
 
     Raises:
         BadPrompt: one that does not fit.
     """
     repeats: dict[int, int] = {}
     for turn in turns:
+        held_elsewhere = (unused or {}).get(turn.case, 0)
+        if others is not None and turn.case in others:
+            yield from others[turn.case](turn, held_elsewhere)
+            continue
         llm = llms[turn.case]
         if not plan.keep_history or repeats.get(turn.case) != turn.repeat:
             llm.drafter.forget()
         repeats[turn.case] = turn.repeat
         sampling = Sampling(temperature=cases[turn.case].temperature, seed=plan.seed + turn.repeat)
-        for sample, output in _served(llm, turn, plan.max_new_tokens, sampling, (unused or {}).get(turn.case, 0)):
+        for sample, output in _served(llm, turn, plan.max_new_tokens, sampling, held_elsewhere):
             if told is not None:
                 told(sample, output)
             yield sample
@@ -101,6 +107,10 @@ class Turn:
     repeat: int
     group: int
     prompts: tuple[BenchPrompt, ...]
+
+
+Other = Callable[[Turn, int], list[Sample]]
+"""Serves a batch in another system, given the bytes that the process holds for other cases only."""
 
 
 def turns(
@@ -204,7 +214,7 @@ def _served(
             prompt=prompt.id,
             category=prompt.category,
             repeat=turn.repeat,
-            prompt_tokens=len(output.prompt_ids),
+            prompt_tokens=output.prompt_tokens,
             seconds=rounds[-1].at,
             rounds=rounds,
             arrivals=tuple((round_.at, round_.tokens) for round_ in rounds),

@@ -19,7 +19,7 @@ from ..sampling import History, Sampling
 from ..target import Target
 from ..types import Round, Tree
 from .chi_square import Text
-from .divergence import LogitsOf, plain_logits
+from .rounding import LogitsOf, plain_logits
 from .trials import OnePrompt, Parts, wants_prediction
 
 TOP_K, LENGTH = 3, 3

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..api import Outrider
 from . import machine
-from .bench import Load, Wanted, finished, key_of, measure
+from .bench import Load, LoadModel, Wanted, finished, key_of, measure
 from .bundle import Bundle, Lines, WholeRounds
 from .results import Divergence, Results, Sample, Trace
 
@@ -26,11 +26,13 @@ class Station:
 
     Args:
         load: see `bench.Load`.
+        load_model: see `bench.LoadModel`.
     """
 
-    def __init__(self, load: Load) -> None:
-        self._load = load
+    def __init__(self, load: Load, load_model: LoadModel) -> None:
+        self._load, self._load_model = load, load_model
         self._held: tuple[str | None, Outrider] | None = None
+        self._model: Any = None
 
     def load(self, quantize: str | None) -> Outrider:
         """The target with that quantization; one at a time."""
@@ -38,6 +40,12 @@ class Station:
             self._held = None
             self._held = (quantize, self._load(quantize))
         return self._held[1]
+
+    def load_model(self) -> Any:
+        """The target as Transformers has it; kept once it was asked for."""
+        if self._model is None:
+            self._model = self._load_model()
+        return self._model
 
 
 class Stations(Protocol):
@@ -129,7 +137,7 @@ def _measured(station: Station, part: Part) -> Measured:
     """Runs on the worker."""
     bundle = Bundle(None, {"targets": {}})
     bundle.rounds = Lines(WholeRounds, None)  # kept, to be sent
-    measure(part.wanted, station.load, bundle)
+    measure(part.wanted, station.load, bundle, load_model=station.load_model)
     samples = []
     for sample in bundle.samples.records:
         before = part.first // part.wanted.cases[sample.case].batch  # groups of earlier parts

@@ -17,9 +17,21 @@ from torch import Tensor
 
 from .. import tree as trees
 from ..types import Tree
-from .build import library
+from .build import compiler, library, why_not
 
-__all__ = ["ACTS", "DTYPES", "LARGEST_HEAD", "Layer", "Nodes", "Panels", "available", "gate", "norm"]
+__all__ = [
+    "ACTS",
+    "DTYPES",
+    "LARGEST_HEAD",
+    "Layer",
+    "Nodes",
+    "Panels",
+    "available",
+    "compiler",
+    "gate",
+    "norm",
+    "why_not",
+]
 
 LARGEST_HEAD = 256  # dimensions of a head; as in attention.cpp
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -110,6 +122,7 @@ def norm(x: Tensor, weight: Tensor, eps: float, *, add: Tensor | None = None) ->
     Args:
         x, add: [N, D] contiguous.
         weight: [D] float32.
+        eps: added to the mean square before its root is taken.
     """
     out = torch.empty_like(x)
     delta = None if add is None else add.data_ptr()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..errors import first_line
 from ..folders import cache_folder
 
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fopenmp")
@@ -34,25 +35,47 @@ _SIGNATURES = {
 
 @functools.cache
 def library() -> Any:
-    """The compiled library, built on first use; None where there is no compiler that can."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        return None
+    """The compiled library, built on first use; None where there is no compiler that can (see `why_not`)."""
+    return _library()[0]
+
+
+def why_not() -> str:
+    """What keeps the library from being built here, in a few words; empty where it is there."""
+    return _library()[1]
+
+
+def compiler() -> str | None:
+    """The C++ compiler that builds it: CXX, or else the system's."""
+    return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+
+
+@functools.cache
+def _library() -> tuple[Any, str]:
+    """The library and nothing, or None and the reason."""
+    found = compiler()
+    if found is None:
+        return None, "there is no C++ compiler"
     sources = sorted(Path(__file__).parent.glob("*.cpp"))
-    command = [compiler, *_FLAGS]
+    command = [found, *_FLAGS]
     built = cache_folder() / "native" / f"{_digest(command)}.so"
     try:
         if not built.is_file():
             _build([*command, *map(str, sources), *_openmp()], built)
         loaded = ctypes.CDLL(str(built))
-    except (OSError, subprocess.SubprocessError):
-        return None
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, f"{found} cannot build it ({_told(error)})"
     for kernel, types in _SIGNATURES.items():
         for name in _TYPES:
             function = getattr(loaded, f"{kernel}_{name}")
             function.argtypes, function.restype = types, None
     loaded.panel.argtypes, loaded.panel.restype = [], _NUMBER
-    return loaded
+    return loaded, ""
+
+
+def _told(error: Exception) -> str:
+    """What a compiler said first, or else the error itself."""
+    said: bytes = getattr(error, "stderr", None) or b""
+    return next(iter(said.decode(errors="replace").strip().splitlines()), first_line(error))
 
 
 def _digest(command: Sequence[str]) -> str:

@@ -19,10 +19,16 @@ constexpr int64_t WIDE = 8;
 #endif
 typedef float wide __attribute__((vector_size(WIDE * 4)));
 constexpr int64_t PANEL = 2 * WIDE;   // outputs side by side
-constexpr int64_t DEPTH = 64;         // inputs whose weights stay in the innermost cache while all rows use them
+constexpr int64_t DEPTH = 128;        // inputs whose weights stay in the innermost cache while all rows use them
 constexpr int64_t TILE = 6;           // rows whose sums fit the registers
 constexpr int64_t ROWS = 48;          // rows whose inputs stay in the second cache
 
+// Keeps a value in a register: GCC would rather read weights anew for each row, and the loads then cost more than the sums.
+#if defined(__AVX2__)
+#define HELD(x) asm("" : "+v"(x))
+#else
+#define HELD(x)
+#endif
 
 // The weights of one input for a panel's outputs. Two bfloat16 share a word: output o below, output o + WIDE above.
 inline void weights_at(const float* from, wide* two) {
@@ -42,30 +48,38 @@ inline int64_t place_of(int64_t o, bf16) { return o < WIDE ? 2 * o : 2 * (o - WI
 
 // sums[R][PANEL] += x[R][depth] * weights[depth][PANEL]; the weights that come next are called for on the way.
 template <typename W, int R>
-void tile(const W* weights, const float* x, int64_t stride, int64_t depth, float* sums) {
+void tile(const W* weights, const float* x, int64_t stride, int64_t depth, float* sums, const char* next, int64_t pace) {
     wide some[R][2];
-    std::memcpy(some, sums, sizeof some);
-    const W* next = weights + depth * PANEL;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half) std::memcpy(&some[r][half], sums + (2 * r + half) * WIDE, sizeof(wide));
     for (int64_t k = 0; k < depth; ++k) {
         wide two[2];
         weights_at(weights + k * PANEL, two);
-        __builtin_prefetch(next + k * PANEL);
+        HELD(two[0]);
+        HELD(two[1]);
+        __builtin_prefetch(next + k * pace);
         for (int r = 0; r < R; ++r) {
             some[r][0] += x[r * stride + k] * two[0];
             some[r][1] += x[r * stride + k] * two[1];
         }
     }
-    std::memcpy(sums, some, sizeof some);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half) std::memcpy(sums + (2 * r + half) * WIDE, &some[r][half], sizeof(wide));
 }
 
-// The same for any number of rows, in even tiles.
+// The same for any number of rows, in even tiles; each calls for its share of what comes next, so that the memory is
+// never idle.
 template <typename W>
 void tiles(const W* weights, const float* x, int64_t stride, int64_t depth, int64_t rows, float* sums) {
     constexpr decltype(&tile<W, 1>) by_height[] = {nullptr,    tile<W, 1>, tile<W, 2>, tile<W, 3>,
                                                    tile<W, 4>, tile<W, 5>, tile<W, 6>};
-    for (int64_t left = rows, parts = (rows + TILE - 1) / TILE; left > 0; --parts) {
+    const int64_t all = (rows + TILE - 1) / TILE, pace = PANEL * int64_t(sizeof(W)) / all;
+    const char* next = (const char*)(weights + depth * PANEL);
+    for (int64_t left = rows, parts = all; left > 0; --parts, next += depth * pace) {
         const int64_t height = (left + parts - 1) / parts, row = rows - left;
-        by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL);
+        by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL, next, pace);
         left -= height;
     }
 }
@@ -108,23 +122,25 @@ template <typename T> void pack(const T* weight, int64_t count, int64_t in, int6
 }
 
 // int8 weights and 16-bit inputs: eight outputs by two inputs fill a register; two such side by side are a panel.
-constexpr int64_t EIGHT = 8, PAIR = 2, PANEL8 = 2 * EIGHT, DEPTH8 = 256, TILE8 = 5;
+constexpr int64_t EIGHT = 8, PAIR = 2, PANEL8 = 2 * EIGHT, DEPTH8 = 256, TILE8 = 6;
 
 #if defined(__AVX2__)
-typedef __m256i sums8;
+typedef int32_t sums8 __attribute__((vector_size(32)));
 inline void widened(const int8_t* weights, sums8* two) {
-    two[0] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)weights));
-    two[1] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + EIGHT * PAIR)));
+    two[0] = (sums8)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)weights));
+    two[1] = (sums8)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)(weights + EIGHT * PAIR)));
 }
 inline sums8 add_products(sums8 sums, const int16_t* x, sums8 weights) {
     int32_t pair;
     std::memcpy(&pair, x, 4);
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return _mm256_dpwssd_epi32(sums, _mm256_set1_epi32(pair), weights);
+    return (sums8)_mm256_dpwssd_epi32((__m256i)sums, _mm256_set1_epi32(pair), (__m256i)weights);
 #elif defined(__AVXVNNI__)
-    return _mm256_dpwssd_avx_epi32(sums, _mm256_set1_epi32(pair), weights);
+    return (sums8)_mm256_dpwssd_avx_epi32((__m256i)sums, _mm256_set1_epi32(pair), (__m256i)weights);
 #else
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_set1_epi32(pair), weights));
+    sums += (sums8)_mm256_madd_epi16(_mm256_set1_epi32(pair), (__m256i)weights);
+    HELD(sums);
+    return sums;
 #endif
 }
 #else
@@ -144,26 +160,33 @@ inline sums8 add_products(sums8 sums, const int16_t* x, sums8 weights) {
 }
 #endif
 
-template <int R> void tile8(const int8_t* weights, const int16_t* x, int64_t stride, int64_t depth, int32_t* sums) {
+template <int R>
+void tile8(const int8_t* weights, const int16_t* x, int64_t stride, int64_t depth, int32_t* sums, const int8_t* next,
+           int64_t pace) {
     sums8 some[R][2];
-    std::memcpy(some, sums, sizeof some);
-    const int8_t* next = weights + depth * PANEL8;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half) std::memcpy(&some[r][half], sums + (2 * r + half) * EIGHT, sizeof(sums8));
     for (int64_t k = 0; k < depth; k += PAIR) {
         sums8 two[2];
         widened(weights + k * PANEL8, two);
-        __builtin_prefetch(next + k * PANEL8);
+        __builtin_prefetch(next + k * pace);
         for (int r = 0; r < R; ++r) {
             some[r][0] = add_products(some[r][0], x + r * stride + k, two[0]);
             some[r][1] = add_products(some[r][1], x + r * stride + k, two[1]);
         }
     }
-    std::memcpy(sums, some, sizeof some);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int half = 0; half < 2; ++half) std::memcpy(sums + (2 * r + half) * EIGHT, &some[r][half], sizeof(sums8));
 }
 void tiles8(const int8_t* weights, const int16_t* x, int64_t stride, int64_t depth, int64_t rows, int32_t* sums) {
-    constexpr decltype(&tile8<1>) by_height[] = {nullptr, tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>};
-    for (int64_t left = rows, parts = (rows + TILE8 - 1) / TILE8; left > 0; --parts) {
+    constexpr decltype(&tile8<1>) by_height[] = {nullptr, tile8<1>, tile8<2>, tile8<3>, tile8<4>, tile8<5>, tile8<6>};
+    const int64_t all = (rows + TILE8 - 1) / TILE8, pace = PANEL8 / all;
+    const int8_t* next = weights + depth * PANEL8;
+    for (int64_t left = rows, parts = all; left > 0; --parts, next += depth * pace) {
         const int64_t height = (left + parts - 1) / parts, row = rows - left;
-        by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL8);
+        by_height[height](weights, x + row * stride, stride, depth, sums + row * PANEL8, next, pace);
         left -= height;
     }
 }

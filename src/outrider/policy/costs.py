@@ -161,9 +161,12 @@ class Costs:
         self._plain[rows.bit_length()] = (plain + 1, 0) if nodes == rows else (plain, since + 1)
 
     def add_draft(self, rows: int, depth: int, seconds: float, *, at_most: bool = False) -> None:
-        """Take note of drafting for `rows` rows, the deepest draft of which had `depth` tokens.
+        """Take note of drafting.
 
         Args:
+            rows: that were drafted for together.
+            depth: tokens of the deepest draft.
+            seconds: that it took.
             at_most: the drafter had other work to do in that time, so it tells only if it is less than what is known.
         """
         known = self._draft.get(rows.bit_length())

@@ -83,9 +83,8 @@ class Company:
         self.decided, self.began = False, began
         self._costs = costs
         self._members: list[Goodput] = []
-        self._pass: tuple[int, int, float, float] | None = (
-            None  # rows, nodes, seconds, seconds of drafting; until noted
-        )
+        # Rows, nodes, seconds and seconds of drafting, until that is written down.
+        self._pass: tuple[int, int, float, float] | None = None
         self._others = 0  # rows of the pass that are none of ours
         self._seconds, self._deepest, self._seen = 0.0, 0, 0
         self._asked, self._catching_up = False, False

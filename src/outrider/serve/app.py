@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from ..errors import UsageError
 from .answers import Answer
+from .audio import GONE, add_audio
 from .faults import Fault, broken, invalid, leaving
 from .guard import Guard, Rules
 from .metrics import CONTENT_TYPE
@@ -50,7 +51,6 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     },
     **_ERRORS,
 }
-_GONE = 499  # nginx's word for a client that went away; nobody reads it but the log
 _Events = asyncio.Queue[tuple[int, Wrote | Failed | None]]
 
 
@@ -63,6 +63,7 @@ def create_app(service: Service, rules: Rules | None = None) -> FastAPI:
     for kind in (Fault, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _told)
     _add_generation(app, service)
+    add_audio(app, service)
     _add_models(app, service)
     _add_states(app, service)
     _add_page(app)
@@ -192,7 +193,7 @@ async def _whole(request: Request, answer: Answer, events: _Events) -> Response:
         while not answer.done:
             index, event = await events.get()
             if event is None:
-                return Response(status_code=_GONE)
+                return Response(status_code=GONE)
             if isinstance(event, Failed):
                 raise _fault(event)
             answer.take(index, event)

@@ -136,4 +136,4 @@ def _place(error: Mapping[str, Any]) -> list[str]:
     *parts, last = [str(part) for part in error["loc"] if part != "body"] or [""]
     given = error["type"] == "extra_forbidden"  # then it is a name of the caller's, whatever it looks like
     names = [part for part in ([*parts] if given else [*parts, last]) if _NAME.fullmatch(part) and part not in _KINDS]
-    return [*names, last[:100].encode(errors="replace").decode()] if given else names
+    return [*names, last[:100]] if given else names

@@ -28,6 +28,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'"
 )
 _PRIVATE = "/v1/"  # paths that need a key
+_FORMS = "/v1/audio/"  # paths that take forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,14 @@ class Rules:
     Attributes:
         keys: one of which a client has to show; none are needed if there are none.
         max_body: bytes of a request.
+        max_audio: bytes of a request that brings a recording.
         loopback: only requests that are addressed to this very machine are answered, so that no page of the web can
             talk to the server through a name that it has pointed here.
     """
 
     keys: tuple[str, ...] = ()
     max_body: int = 4 << 20
+    max_audio: int = 25 << 20
     loopback: bool = False
 
 
@@ -60,7 +63,7 @@ class Guard:
         visit = _Visit(scope, receive, send)
         try:
             self._admit(visit.headers, scope)
-            await visit.read(self._rules.max_body)
+            await visit.read(self._rules.max_audio if scope["path"].startswith(_FORMS) else self._rules.max_body)
             await self._app(scope, visit.receive, visit.send)
         except Fault as fault:
             await visit.refuse(fault)
@@ -99,7 +102,16 @@ class Guard:
                 headers={"www-authenticate": "Bearer"},
             )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json":  # pages of other sites cannot send this unasked
+        if scope["path"].startswith(_FORMS):
+            if scope["method"] == "POST" and kind != "multipart/form-data":
+                raise Fault(415, "A recording comes as a form: send 'multipart/form-data'.", code="not_a_form")
+            # Pages of other sites could send forms unasked; their browsers say where they come from.
+            origin = headers.get("origin", "").partition("://")[2]
+            if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") or (
+                origin and origin != headers.get("host", "")
+            ):
+                raise Fault(403, "Forms are taken from this server's own pages only.", code="wrong_origin")
+        elif scope["method"] == "POST" and kind != "application/json":  # pages of other sites cannot send this unasked
             raise Fault(415, "The body has to be JSON: send 'Content-Type: application/json'.", code="not_json")
 
     def _knows(self, authorization: str) -> bool:

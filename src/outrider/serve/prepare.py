@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..encoder_decoder import EncoderDecoderTarget
 from ..errors import UsageError
 from ..noise import fresh_seed
 from ..row import Request
 from ..sampling import Sampling
+from ..sources import addressed, words
 from ..text import Prompt, encode, encode_prediction
 from .choices import Choice
 from .faults import Fault, refused
@@ -48,22 +50,37 @@ def plan(service: Service, model: Model, body: ChatRequest | CompletionRequest) 
             404, f"There is no model of that name here: it is {service.name!r}.", param="model", code="model_not_found"
         )
     extras, predicted = body.outrider, body.prediction is not None
-    with _about("outrider.policy" if extras.drafter is None else "outrider.drafter"):
+    with about("outrider.policy" if extras.drafter is None else "outrider.drafter"):
         choice = model.choices.pick(extras.drafter, extras.policy, predicted=predicted)
     expected: tuple[int, ...] = ()
     if body.prediction is not None:
-        with _about("prediction"):
-            expected = encode_prediction(model.tokenizer, plain(body.prediction.content))
-    with _about("prediction"):
+        with about("prediction"):
+            expected = encode_prediction(model.tokenizer, plain(body.prediction.content), encoded=model.llm.encodes)
+    with about("prediction"):
         choice.drafter.check_prediction(expected)
     schema = _schema(model, body)
     prompts = list(_prompts(model, body))
     rows = len(prompts) * body.n
     if rows > service.limits.max_batch + service.limits.max_queue:
         raise Fault(400, f"This asks for {rows} answers, more than the queue can ever hold.", param="n")
-    requests = [request for ids in prompts for request in _requests(service, model, body, ids, expected, schema)]
+    requests = [
+        request for ids, words in prompts for request in _requests(service, model, body, ids, words, expected, schema)
+    ]
+    slots, per_slot = seats(model, choice, requests)
+    return Plan(choice, tuple(requests), slots, per_slot, sum(len(ids) for ids, _ in prompts))
+
+
+def seats(model: Model, choice: Choice, requests: Sequence[Request]) -> tuple[tuple[int, ...], int]:
+    """The slots that each request takes, and the bytes of one.
+
+    Raises:
+        Fault: one of them never fits.
+    """
     room = model.worker.room
-    slots = tuple(room.slots(len(request.prompt) + request.max_new_tokens) for request in requests)
+    slots = tuple(
+        room.slots(len(request.prompt) + request.max_new_tokens) + room.source_slots(request.source)
+        for request in requests
+    )
     per_slot = room.per_slot(choice.token_bytes)
     if not room.fits([(max(slots), per_slot)]):
         raise Fault(
@@ -73,11 +90,11 @@ def plan(service: Service, model: Model, body: ChatRequest | CompletionRequest) 
             param="max_tokens",
             code="context_length_exceeded",
         )
-    return Plan(choice, tuple(requests), slots, per_slot, sum(map(len, prompts)))
+    return slots, per_slot
 
 
 @contextmanager
-def _about(param: str) -> Iterator[None]:
+def about(param: str) -> Iterator[None]:
     """What the caller can put right is about this field."""
     try:
         yield
@@ -85,16 +102,16 @@ def _about(param: str) -> Iterator[None]:
         raise refused(error, param) from None
 
 
-def _prompts(model: Model, body: ChatRequest | CompletionRequest) -> Iterator[list[int]]:
-    """Ids of each prompt."""
+def _prompts(model: Model, body: ChatRequest | CompletionRequest) -> Iterator[tuple[list[int], list[int]]]:
+    """Ids of each prompt, and the same as an encoder-decoder model would write it."""
     if isinstance(body, ChatRequest):
         messages: Prompt = [{"role": turn.role, "content": plain(turn.content)} for turn in body.messages]
-        with _about("messages"):
-            yield encode(model.tokenizer, messages)
+        with about("messages"):
+            yield encode(model.tokenizer, messages), []
         return
     for prompt in body.prompts:
-        with _about("prompt"):
-            yield encode(model.tokenizer, prompt)
+        with about("prompt"):
+            yield encode(model.tokenizer, prompt), words(model.tokenizer, prompt) if model.llm.encodes else []
 
 
 def _schema(model: Model, body: Generation) -> Any:
@@ -102,6 +119,9 @@ def _schema(model: Model, body: Generation) -> Any:
     wanted = body.response_format
     if wanted.type == "text":
         return None
+    if model.llm.encodes:
+        reason = "An encoder-decoder model has first and last tokens of its own, which no schema knows."
+        raise Fault(400, reason, param="response_format", code="unsupported")
     for name in ("min_tokens", "ignore_eos"):
         if getattr(body, name):
             raise Fault(400, "A JSON document ends where it is complete: leave this field out.", param=name)
@@ -110,15 +130,22 @@ def _schema(model: Model, body: Generation) -> Any:
             f"Under the verifier {model.llm.verifier.spec!r} tokens of the drafter's get in, whatever the schema says."
         )
         raise Fault(400, reason, param="response_format", code="unsupported")
-    with _about("response_format"):
+    with about("response_format"):
         return model.grammars().compile(wanted.json_schema.schema_ if wanted.json_schema else {"type": "object"})
 
 
 def _requests(
-    service: Service, model: Model, body: Generation, ids: list[int], expected: tuple[int, ...], schema: Any
+    service: Service,
+    model: Model,
+    body: Generation,
+    ids: list[int],
+    words: list[int],
+    expected: tuple[int, ...],
+    schema: Any,
 ) -> Iterator[Request]:
     """The answers to one prompt. Answer i of n has the seed `seed + i`, so that each can be had again alone."""
-    length = _length(service, model, body, len(ids))
+    target = model.llm.target
+    length = _length(service, model, body, len(target.start) if isinstance(target, EncoderDecoderTarget) else len(ids))
     seed = fresh_seed() if body.seed is None else body.seed
     sampling = Sampling(
         temperature=body.temperature,
@@ -131,7 +158,7 @@ def _requests(
         logit_bias=body.logit_bias,
         min_new_tokens=body.min_tokens,
     )
-    with _about("logit_bias"):
+    with about("logit_bias"):
         sampling.check(model.llm.target.vocabulary)
     for index in range(body.n):
         if schema is not None:  # which keeps its own state
@@ -139,7 +166,9 @@ def _requests(
         request = Request(
             tuple(ids), sampling, seed + index, length, body.stops, expected, body.thoughts, body.ignore_eos
         )
-        with _about("messages" if isinstance(body, ChatRequest) else "prompt"):
+        with about("messages" if isinstance(body, ChatRequest) else "prompt"):
+            if model.llm.encodes:
+                request = addressed(model.llm.target, request, words)
             request.check(model.llm.target.context, model.llm.target.vocabulary)
         yield request
 

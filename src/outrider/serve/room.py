@@ -1,7 +1,8 @@
 """How much memory keys and values may take, and what a request will take of it. Knows no requests under way.
 
-Rows of a batch sit in one cache, as long as its longest row needs; while rows join or leave, the old and the new one
-are there together. So a batch is counted as twice its rows times its longest row.
+Rows of a batch sit in one cache, as long as its longest row needs. A batch that was joined has half as many rows again
+ready for others, and while it moves a layer of the old one is there too. So a batch is counted as twice its rows times
+its longest row.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Sequence
 import psutil
 import torch
 
+from ..encoder_decoder import EncoderDecoderTarget
 from ..engine import SPARE
 from ..errors import BadOption
 from ..kv import BLOCK
 from ..target import Target, token_bytes
+from ..types import Source
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -49,6 +52,7 @@ class Room:
 
     def __init__(self, budget: int, target: Target) -> None:
         self.budget, self._context, self._per_token = budget, target.context, token_bytes(target)
+        self._target = target
 
     def per_slot(self, drafter_bytes: int) -> int:
         """Bytes that one token of one request takes, where the drafter keeps so many of its own."""
@@ -57,6 +61,12 @@ class Room:
     def slots(self, tokens: int) -> int:
         """Slots that a request of so many tokens, prompt and answer, will be given."""
         return -(-(min(tokens, self._context) + SPARE) // BLOCK) * BLOCK
+
+    def source_slots(self, source: Source | None) -> int:
+        """Slots whose memory is what an encoder makes of a source; 0 for a target without an encoder."""
+        if source is None or not isinstance(self._target, EncoderDecoderTarget):
+            return 0
+        return -(-self._target.source_bytes(source) // self._per_token)
 
     def needed(self, rows: Sequence[tuple[int, int]]) -> int:
         """Bytes that rows of these (slots, bytes per slot) take together at most."""

@@ -45,7 +45,10 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
+        """Names with halves of characters are made readable, or pydantic could not say that they are unknown."""
+        if not isinstance(data, dict):
+            return data
+        return {name.encode(errors="replace").decode(): value for name, value in data.items() if value is not None}
 
 
 class TextPart(Body):

@@ -1,15 +1,17 @@
 """Runs the application on uvicorn: as a program that answers to signals, or in a thread of somebody else's program.
 
 The first SIGTERM (or Ctrl-C) stops new requests and lets the others end, within a limit, while `/health` says so; a
-second one ends at once.
+second one ends at once: whoever can still be told within a moment is told, and other lines are cut.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
 from types import FrameType
 
 import uvicorn
@@ -20,7 +22,8 @@ from .app import create_app
 from .guard import Rules, loopback
 from .service import Limits, Service
 
-_LAST_WORDS = 5  # seconds in which streams that were cut may say so
+_LAST_WORDS = 5  # seconds in which streams that were ended may say so, where nobody asked to end at once
+_MOMENT = 0.1  # seconds between two looks at the clock
 
 
 class Server(uvicorn.Server):
@@ -53,7 +56,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=_LAST_WORDS,
+            timeout_graceful_shutdown=_LAST_WORDS + 1,
         )
         super().__init__(config)
         self._socket = _bound(host, port)
@@ -76,9 +79,26 @@ class Server(uvicorn.Server):
         """A signal: drain at the first one, end at the second."""
         if self.service.state == "draining":
             self.killed_by = sig
-            self.should_exit = self.force_exit = True
+            self.service.end(at_once=True)
+            self.should_exit = True
         else:
             self.service.drain()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for last words as long as they may take, then cut what is left; endpoints take that for clients that
+        went away, so they end as they always do."""
+        cutting = asyncio.create_task(self._cut())
+        await super().shutdown(sockets)
+        cutting.cancel()
+
+    async def _cut(self) -> None:
+        """Hang up on everybody, once the time for last words is over or somebody has asked to end at once."""
+        until = monotonic() + _LAST_WORDS
+        while self.killed_by is None and monotonic() < until:
+            await asyncio.sleep(_MOMENT)
+        for connection in list(self.server_state.connections):
+            transport: asyncio.Transport = connection.transport
+            transport.abort()
 
 
 def _bound(host: str, port: int) -> socket.socket:

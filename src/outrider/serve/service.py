@@ -28,6 +28,7 @@ from .tokens import TokenTexts
 from .worker import Worker
 
 _logger = logging.getLogger("outrider.serve")
+_PATIENCE = 5.0  # seconds for the round under way, when everything else has ended
 State = Literal["loading", "ready", "draining", "failed"]
 Load = Callable[[], Sequence[Outrider]]
 
@@ -123,7 +124,7 @@ class Service:
         self.created = int(time())
         self._state: State = "loading"
         self._loaded = threading.Event()
-        self._deadline = 0.0
+        self._deadline, self._patience = 0.0, _PATIENCE
         self._model: Model | None = None
         self._thread = threading.Thread(target=self._work, name="outrider-worker", daemon=True)
 
@@ -179,18 +180,21 @@ class Service:
         """Whether there is nothing left to wait for."""
         return self._model is None or self._model.worker.idle or monotonic() > self._deadline
 
-    def end(self) -> None:
-        """End every request after the round under way, and the thread; does not wait for that."""
+    def end(self, *, at_once: bool = False) -> None:
+        """End every request after the round under way, and the thread; does not wait for that, and with `at_once`
+        `stop` will not either."""
         self._state = "draining"
+        if at_once:
+            self._patience = 0.0
         if self._model is not None:
             self._model.worker.stop()
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """`end`, and wait for it as long as this."""
+    def stop(self) -> None:
+        """`end`, and wait for it a few seconds."""
         self.end()
         self.encoding.shutdown(wait=False, cancel_futures=True)
         if self._thread.is_alive():
-            self._thread.join(seconds)
+            self._thread.join(self._patience)
 
     def _work(self) -> None:
         try:

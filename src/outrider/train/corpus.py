@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class Batch:
         features: [B, N, n * D] float32, the tapped states side by side.
         last: [B, N, D] float32, the target's last states, normed.
         seed: for what a method draws at random on this batch.
+        done: share of the run that lies behind it, for methods that change on their way.
     """
 
     ids: Tensor
@@ -42,6 +44,7 @@ class Batch:
     features: Tensor
     last: Tensor
     seed: int = 0
+    done: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -54,17 +57,22 @@ class Batch:
         return replace(self, **moved)
 
 
+def teaches(answer: Answer, longest: int) -> bool:
+    """Whether enough of an answer is left when its text is cut to `longest` tokens."""
+    return min(longest - len(answer.prompt), len(answer.answer)) >= _LEAST
+
+
 def usable(answers: Sequence[Answer], longest: int, *, held_out: bool = False) -> list[Answer]:
     """Those for training (or those held out), cut to `longest` tokens; those of which too little is left go.
 
     Raises:
         BadOption: nothing is left.
     """
-    kept = []
-    for answer in answers:
-        room = longest - len(answer.prompt)
-        if answer.held_out == held_out and min(room, len(answer.answer)) >= _LEAST:
-            kept.append(answer.model_copy(update={"answer": answer.answer[:room]}))
+    kept = [
+        answer.model_copy(update={"answer": answer.answer[: longest - len(answer.prompt)]})
+        for answer in answers
+        if answer.held_out == held_out and teaches(answer, longest)
+    ]
     if not kept and not held_out:
         raise BadOption(
             f"No answer is left to train on: all are held out, longer than {longest} tokens in the prompt alone, or "
@@ -85,6 +93,12 @@ def draft_vocabulary(answers: Sequence[Answer], size: int, vocabulary: int, ends
     return torch.tensor(sorted(list(ranked)[:size]))
 
 
+def spare_token(answers: Sequence[Answer], vocabulary: int) -> int:
+    """The highest id that no text has, or else the rarest one: vocabularies end in tokens that nobody uses."""
+    counts = Counter(token for answer in answers for token in answer.ids)
+    return min(reversed(range(vocabulary)), key=lambda token: counts[token])
+
+
 def order(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> list[list[int]]:
     """Which answers make the batches of an epoch, so many tokens at most, padding included; one answer at least."""
     choice = random.Random(f"{seed} {epoch}")
@@ -103,6 +117,20 @@ def order(lengths: Sequence[int], batch_tokens: int, seed: int, epoch: int) -> l
     return batches
 
 
+class Features(Protocol):
+    """Where the states of a text come from.
+
+    Attributes:
+        target: whose they are.
+    """
+
+    target: Target
+
+    def __call__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """[N, n * D] tapped and [N, D] last states at these tokens, float32."""
+        ...
+
+
 class OnlineFeatures:
     """States computed as they are needed, by the pass that serves.
 
@@ -118,13 +146,14 @@ class OnlineFeatures:
         self.target, self._taps, self._last = target, taps, depth_of(target)
 
     def __call__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """[N, n * D] tapped and [N, D] last states at these tokens, float32."""
+        """See `Features`."""
         cache: KVCache = self.target.new_cache(1, len(ids))
         hidden = prefill(self.target, list(ids), cache, taps=tuple({*self._taps, self._last}))
-        return side_by_side(hidden, self._taps).float(), hidden[self._last].float()
+        last = hidden[self._last].float()
+        return side_by_side(hidden, self._taps).float() if self._taps else last[:, :0], last
 
 
-def collate(answers: Sequence[Answer], states: OnlineFeatures, seed: int = 0) -> Batch:
+def collate(answers: Sequence[Answer], states: Features, seed: int = 0) -> Batch:
     """A batch of these answers."""
     found = [states(answer.ids) for answer in answers]
     ids = pad_sequence([torch.tensor(answer.ids) for answer in answers], batch_first=True)

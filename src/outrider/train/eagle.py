@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
@@ -10,6 +13,7 @@ from .. import features
 from ..drafters import Drafter
 from ..drafters.eagle import Eagle
 from ..drafters.trained import borrowed
+from ..errors import BadOption
 from ..heads.eagle import EagleHead, EagleShape
 from ..target import Target
 from .corpus import Batch
@@ -24,21 +28,32 @@ class EagleRecipe(Recipe):
 
     Args:
         material: what it starts from; one step is EAGLE as published, more are a training-time test.
+        cell: what goes from state to state, see `shape_of`.
         noise: half the width of the uniform noise on the states that go in, so that the head bears its own errors.
         regression, matching: weights of the two losses. The paper has 1 and 0.1; where training is short, states that
             are close in the sense of the first are still read wrongly, so the second counts for more.
+        bias: the linear that joins embedding and state has one, as published; vLLM loads heads without.
     """
 
     method, rate, steps = "eagle", 5e-4, 1
     head: EagleHead
 
     def __init__(
-        self, material: Material, *, noise: float = 0.1, regression: float = 1.0, matching: float = 0.1
+        self,
+        material: Material,
+        *,
+        cell: str = "target",
+        noise: float = 0.1,
+        regression: float = 1.0,
+        matching: float = 0.1,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         target = material.target
         self.taps = (features.depth_of(target),)
-        shape = EagleShape(features.block_shape(target), len(material.ids))
+        shape = replace(shape_of(cell, target, len(material.ids)), bias=bias)
+        if shape.cell == "gru" and not bias:
+            raise BadOption("A gated recurrent unit joins embedding and state by itself: leave bias out.")
         self.head = EagleHead(shape, features.output(target, material.ids).float())
         self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
         self._noise, self._regression, self._matching = noise, regression, matching
@@ -62,3 +77,25 @@ class EagleRecipe(Recipe):
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
         return Eagle(self.head, borrowed(target, torch.float32), self.taps, self._ids, self.method)
+
+
+def shape_of(cell: str, target: Target, vocabulary: int) -> EagleShape:
+    """The sizes of a head: "target" (a layer as the target's are), "transformer:LAYERSxHEADS", or "gru".
+
+    Raises:
+        BadOption: it is none of these, or so many heads do not fit.
+    """
+    block = features.block_shape(target)
+    if cell == "target":
+        return EagleShape(block, vocabulary)
+    if cell == "gru":
+        return EagleShape(block, vocabulary, cell="gru")
+    found = re.fullmatch(r"transformer:([1-9]\d?)x([1-9]\d?)", cell)
+    if found is None:
+        raise BadOption(
+            f"There is no cell {cell!r}: write target, gru, or transformer:LAYERSxHEADS, for example transformer:2x4."
+        )
+    layers, heads = int(found[1]), int(found[2])
+    if block.width % (2 * heads):
+        raise BadOption(f"States of width {block.width} do not fall into {heads} heads of even size: choose another.")
+    return EagleShape(replace(block, heads=heads, kv_heads=heads, head_size=block.width // heads), vocabulary, layers)

@@ -8,6 +8,7 @@ from .. import features
 from ..drafters import Drafter
 from ..drafters.eagle3 import Eagle3
 from ..drafters.trained import borrowed
+from ..heads.base import quiet_norm
 from ..heads.eagle3 import Eagle3Head, Eagle3Shape
 from ..target import Target
 from .corpus import Batch
@@ -40,8 +41,7 @@ class Eagle3Recipe(Recipe):
         with torch.no_grad():
             rows = self._output.linear.weight
             self.head.lm_head.weight.copy_(rows)
-            # States mean nothing yet: read at full scale they would start far above the loss of a uniform guess.
-            self.head.norm.weight.fill_(min(1.0, 1.0 / float(rows.norm(dim=-1).mean())))
+            self.head.norm.weight.fill_(quiet_norm(rows))
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""

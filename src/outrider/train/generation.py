@@ -87,13 +87,27 @@ class Order:
         )
 
 
-def write_answers(loop: Loop, jobs: Iterable[Job], batch: int, max_new_tokens: int) -> Iterator[Answer]:
-    """Answer these jobs, `batch` at a time; a finished one makes room for the next at once."""
+def write_answers(
+    loop: Loop,
+    jobs: Iterable[Job],
+    batch: int,
+    max_new_tokens: int,
+    done: Callable[[Answer, Row], None] = lambda answer, row: None,
+) -> Iterator[Answer]:
+    """Answer these jobs, `batch` at a time; a finished one makes room for the next at once.
+
+    `done` is told of each answer with its row before it is given.
+    """
 
     def request(job: Job) -> Request:
         return Request(job.prompt, Sampling(temperature=job.temperature), job.seed, max_new_tokens)
 
-    yield from _through(loop, jobs, batch, request, lambda job, row: job.answer(row.output))
+    def found(job: Job, row: Row) -> Answer:
+        answer = job.answer(row.output)
+        done(answer, row)
+        return answer
+
+    yield from _through(loop, jobs, batch, request, found)
 
 
 def invent(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from ..drafters import Drafter
 from ..errors import BadOption, TrainingStopped
 from ..stats import Stats
+from ..target import Target
 from .answers import Answer
-from .corpus import OnlineFeatures, collate, order
+from .corpus import Features, collate, order
 from .recipe import Recipe
 from .saving import Progress, restore, save
 
-Measure = Callable[[Drafter], Stats]
-"""Real acceptance of a drafter on held-out prompts."""
+Measure = Callable[[Target, Drafter], Stats]
+"""Real acceptance of a drafter for its target on held-out prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Options:
         bf16: multiply in bfloat16 (autocast); weights stay float32.
         seed: of order, first weights and noise.
         evaluate_every, checkpoint_every: steps.
+        tracker: one of Accelerate's, by name, to which loss, rate and acceptance go; empty for none.
     """
 
     epochs: float = 2.0
@@ -59,6 +61,7 @@ class Options:
     seed: int = 0
     evaluate_every: int = 200
     checkpoint_every: int = 100
+    tracker: str = ""
 
     def __post_init__(self) -> None:
         counts = (self.batch_tokens, self.accumulate, self.evaluate_every, self.checkpoint_every, self.steps or 1)
@@ -124,7 +127,7 @@ class Trainer:
         answers: to train on.
         states: the target's at their tokens.
         options: how.
-        folder: for the run's checkpoint.
+        folder: for the run's checkpoint; what a tracker writes goes beside it, into a folder whose name ends in .logs.
         about: what else the run is made of, for `saving.restore`.
     """
 
@@ -132,7 +135,7 @@ class Trainer:
         self,
         recipe: Recipe,
         answers: Sequence[Answer],
-        states: OnlineFeatures,
+        states: Features,
         options: Options,
         folder: Path,
         about: Mapping[str, Any],
@@ -142,7 +145,11 @@ class Trainer:
         self.recipe, self._answers, self._states, self._options = recipe, answers, states, options
         self._folder, self._about = folder, {**about, **_lasting(options)}
         self._lengths = [len(answer.ids) for answer in answers]
-        self._accelerator = Accelerator(cpu=states.target.device.type == "cpu")
+        self._accelerator = Accelerator(
+            cpu=states.target.device.type == "cpu",
+            log_with=options.tracker or None,
+            project_dir=folder.with_name(folder.name.removesuffix(".training") + ".logs"),
+        )
         self._optimiser = torch.optim.AdamW(
             [p for p in recipe.head.parameters() if p.requires_grad],
             lr=options.lr,
@@ -204,6 +211,8 @@ class Trainer:
         options = self._options
         self.progress = restore(self._folder, self.recipe.head, self._optimiser, self._about) or self.progress
         progress = self.progress
+        if options.tracker:
+            self._accelerator.init_trackers("outrider", {k: str(v) for k, v in self._about.items()})
         while progress.step < self.total:
             loss, tokens = self._step(progress.step)
             progress.step, progress.tokens = progress.step + 1, progress.tokens + tokens
@@ -216,8 +225,19 @@ class Trainer:
             if (last or measured or progress.step % options.checkpoint_every == 0) and self.leads:
                 save(self._folder, self.recipe.head, self._optimiser, progress, self._about)
             latest = progress.curve[-1]["acceptance_length"] if progress.curve else None
-            show(News(progress.step, self.total, loss, tokens, latest, measured))
+            news = News(progress.step, self.total, loss, tokens, latest, measured)
+            if options.tracker:
+                self._track(news)
+            show(news)
+        for tracker in self._accelerator.trackers:
+            tracker.finish()
         return progress
+
+    def _track(self, news: News) -> None:
+        found = {"loss": news.loss, "learning_rate": self._optimiser.param_groups[0]["lr"], "tokens": news.tokens}
+        if news.measured and news.acceptance_length is not None:
+            found["acceptance_length"] = news.acceptance_length
+        self._accelerator.log(found, step=news.step)
 
     def _step(self, step: int) -> tuple[float, int]:
         """One optimiser step; its loss and answer tokens, over all processes."""
@@ -227,7 +247,8 @@ class Trainer:
         total, tokens = torch.zeros((), device=accelerator.device), 0
         for number in range(first, first + options.accumulate):
             chosen = [self._answers[place] for place in self._order[number]]
-            batch = collate(chosen, self._states, seed=options.seed * 1_000_003 + number).to(accelerator.device)
+            batch = collate(chosen, self._states, seed=options.seed * 1_000_003 + number)
+            batch = replace(batch, done=step / self.total).to(accelerator.device)
             lasts = number == first + options.accumulate - 1
             with (
                 torch.autocast(accelerator.device.type, torch.bfloat16, enabled=options.bf16),
@@ -253,7 +274,8 @@ class Trainer:
         progress = self.progress
         found: dict[str, Any] = {"step": progress.step, "tokens": progress.tokens, "loss": loss}
         if self.leads:
-            stats = measure(self.recipe.drafter(self._states.target)) if measure is not None else None
+            target = self.recipe.served(self._states.target)
+            stats = measure(target, self.recipe.drafter(target)) if measure is not None else None
             length = stats.acceptance_length if stats is not None else None
             found["acceptance_length"] = length
             found["survival"] = list(stats.survival) if stats is not None else []
@@ -264,6 +286,26 @@ class Trainer:
         self._accelerator.wait_for_everyone()
 
 
+def check_tracker(name: str) -> None:
+    """That Accelerate has this tracker, and that it is installed; an empty name is none.
+
+    Raises:
+        BadOption: it is not.
+    """
+    if not name:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    known, there = sorted(map(str, LOGGER_TYPE_TO_CLASS)), sorted(map(str, get_available_trackers()))
+    if name not in known:
+        raise BadOption(f"There is no tracker {name!r}: choose one of {', '.join(known)}.")
+    if name not in there:
+        raise BadOption(
+            f"The tracker {name!r} is not installed: pip install {name}"
+            f"{', or choose ' + ' or '.join(there) if there else ', or leave it out'}."
+        )
+
+
 def _lasting(options: Options) -> dict[str, Any]:
     """The options that a run cannot change on its way."""
-    return {name: value for name, value in asdict(options).items() if name != "checkpoint_every"}
+    return {name: value for name, value in asdict(options).items() if name not in ("checkpoint_every", "tracker")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,7 +19,7 @@ from .recipe import Losses, Material, Recipe, ahead, soft_loss
 from .unrolled import collect
 
 DECAY = 0.8  # weight of a head against the one before
-_WIDTH, _NODES = 10, 64  # ranks that the static tree may have, and its nodes
+WIDTH, NODES = 10, 64  # ranks that the static tree may have, and its nodes
 
 
 class MedusaRecipe(Recipe):
@@ -43,29 +43,48 @@ class MedusaRecipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head = self.head
+        head, output = self.head, self.head.output
+        assert output is not None
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], head.output)
+            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], output)
 
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)
 
-    @torch.no_grad()
     def settle(self, batches: Iterable[Batch]) -> None:
-        """See `Recipe`: the static tree, from how often each head's r-th likeliest token was the text's."""
-        shape, width = self.head.shape, min(_WIDTH, self.head.shape.vocabulary)
-        right, seen = torch.zeros(shape.heads, width), 0
-        for batch in batches:
-            counts = ahead(batch.answer, 1 + shape.heads)  # slots whose heads all have a token to be compared with
-            ranked = self.head.logits(self.head(batch.last[counts])).topk(width).indices
-            seen += int(counts.sum())
-            for step in range(shape.heads):
-                texts = ahead(batch.ids, 2 + step)[counts]
-                right[step] += (self._whole[ranked[:, step]] == texts[:, None]).float().sum(0).cpu()
+        """See `Recipe`: the static tree."""
+        accuracy, seen = accuracies(self.head, self._whole, batches)
         if seen:
-            self.head.shape = replace(shape, ranks=search_ranks((right / seen).tolist(), _NODES))
+            self.head.shape = replace(self.head.shape, ranks=search_ranks(accuracy, NODES))
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
         return Medusa(self.head, borrowed(target, torch.float32), self.taps[0], self._ids, self.method)
+
+
+@torch.no_grad()
+def accuracies(
+    head: MedusaHead, ids: Tensor, batches: Iterable[Batch], width: int = WIDTH
+) -> tuple[Sequence[Sequence[float]], int]:
+    """How often each head's r-th likeliest token is the text's, r = 0, 1, ... below `width`.
+
+    Args:
+        head: at work.
+        ids: [n] int64, the target's ids of the draft vocabulary.
+        batches: texts that it was not trained on, with states in the head's precision.
+        width: ranks.
+
+    Returns:
+        By head and rank, and at how many places they were compared.
+    """
+    shape, width = head.shape, min(width, head.shape.vocabulary)
+    right, seen = torch.zeros(shape.heads, width, dtype=torch.float64), 0
+    for batch in batches:
+        counts = ahead(batch.answer, 1 + shape.heads)  # slots whose heads all have a token to be compared with
+        ranked = head.logits(head(batch.last[counts])).topk(width).indices
+        seen += int(counts.sum())
+        for step in range(shape.heads):
+            texts = ahead(batch.ids, 2 + step)[counts]
+            right[step] += (ids[ranked[:, step]] == texts[:, None]).double().sum(0).cpu()
+    return (right / max(1, seen)).tolist(), seen

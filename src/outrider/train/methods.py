@@ -5,12 +5,28 @@ from __future__ import annotations
 import inspect
 
 from ..errors import BadOption
+from .dflash import DFlashRecipe
+from .draft import DraftRecipe
 from .eagle import EagleRecipe
 from .eagle3 import Eagle3Recipe
+from .exit import ExitRecipe
+from .layerskip import LayerSkipRecipe
 from .medusa import MedusaRecipe
+from .medusa2 import Medusa2Recipe
+from .mtp import MtpRecipe
 from .recipe import Material, Recipe
 
-METHODS: dict[str, type[Recipe]] = {"medusa": MedusaRecipe, "eagle": EagleRecipe, "eagle3": Eagle3Recipe}
+METHODS: dict[str, type[Recipe]] = {
+    "medusa": MedusaRecipe,
+    "eagle": EagleRecipe,
+    "eagle3": Eagle3Recipe,
+    "mtp": MtpRecipe,
+    "dflash": DFlashRecipe,
+    "exit": ExitRecipe,
+    "draft": DraftRecipe,
+    "medusa2": Medusa2Recipe,
+    "layerskip": LayerSkipRecipe,
+}
 
 
 def recipe_class(method: str) -> type[Recipe]:

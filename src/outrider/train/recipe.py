@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from .. import checkpoints
+from ..checkpoints import Checkpoint
 from ..drafters import Drafter
 from ..heads.base import DraftHead, TargetOutput
 from ..target import Target
 from .corpus import Batch
+from .generation import Loop
 
 
 class Losses(NamedTuple):
@@ -38,6 +43,10 @@ class Losses(NamedTuple):
         return (self.each.flatten(1).sum(1) / counts * self.weights).sum() / self.weights.sum()
 
 
+def _unasked(*_: Any) -> Any:
+    raise AssertionError("this method was said to need neither a model nor a loop")
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
     """What a method starts from.
@@ -47,12 +56,18 @@ class Material:
         ids: [n] int64, the draft vocabulary.
         steps: how many tokens ahead are trained, where the method has a choice.
         options: the method's own, from the command line or --config.
+        spare: an id that texts do not have, to stand for a token that is not known.
+        model: reads the target once more, as Transformers has it, in float32, for methods that train a model.
+        loop: the decode loop over a target, without drafts.
     """
 
     target: Target
     ids: Tensor
     steps: int
     options: dict[str, Any]
+    spare: int = 0
+    model: Callable[[], Any] = _unasked
+    loop: Callable[[Target], Loop] = _unasked
 
     @property
     def reduced(self) -> Tensor | None:
@@ -69,6 +84,10 @@ class Recipe(nn.Module):
         head: what is trained.
         rate: the learning rate that suits it.
         steps: how many tokens ahead it is trained for, if nobody says.
+        kind: the drafter's name in specs; empty where it is the method's.
+        lead: at slot t the first step predicts token t + lead.
+        chooses_steps, reduces: `steps` and a draft vocabulary mean something to it.
+        changes: the target is trained too, and its output is another afterwards.
     """
 
     method: str
@@ -76,6 +95,11 @@ class Recipe(nn.Module):
     steps: int
     taps: tuple[int, ...]
     head: DraftHead
+    kind: str = ""
+    lead: int = 2
+    chooses_steps: bool = True
+    reduces: bool = True
+    changes: bool = False
 
     @abstractmethod
     def losses(self, batch: Batch) -> Losses:
@@ -84,6 +108,22 @@ class Recipe(nn.Module):
     @abstractmethod
     def drafter(self, target: Target) -> Drafter:
         """The head as it stands, drafting."""
+
+    def served(self, target: Target) -> Target:
+        """The target that the drafter is for: this one, which it was trained on, unless the method changes it."""
+        return target
+
+    def use(self, out: str, target: str) -> tuple[str, str]:
+        """What `--target` and `--drafter` have to be to use what was written to the folder `out`."""
+        return target, f"{self.kind or self.method}:{out}"
+
+    def facts(self) -> dict[str, Any]:
+        """What else its card should say, after `settle`."""
+        return {}
+
+    def fill(self, work: Path, checkpoint: Checkpoint, card: str, tokenizer: Any) -> None:
+        """Write what was trained into an empty folder."""
+        checkpoints.fill(work, checkpoint, card)
 
     def settle(self, batches: Iterable[Batch]) -> None:
         """Before the head is written: find out on held-out texts what its configuration says of it."""
@@ -120,3 +160,20 @@ def soft_loss(logits: Tensor, last: Tensor, output: TargetOutput) -> tuple[Tenso
     with torch.no_grad():
         law = output(last).float().softmax(-1)
     return -(law * logits.float().log_softmax(-1)).sum(-1), logits.argmax(-1) == law.argmax(-1)
+
+
+def hard_loss(logits: Tensor, tokens: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy against the tokens of the text.
+
+    Args:
+        logits: [M, n] of the head.
+        tokens: [M] the target's ids.
+        ids: [n] those of the draft vocabulary, rising. A token that is not among them costs nothing.
+
+    Returns:
+        [M] losses in nats, and [M] bool, whether the head finds the text's token likeliest.
+    """
+    places = torch.searchsorted(ids, tokens).clamp(max=len(ids) - 1)
+    known = ids[places] == tokens
+    costs = cross_entropy(logits.float(), places, reduction="none") * known
+    return costs, known & (logits.argmax(-1) == places)

@@ -7,6 +7,7 @@ what drafting has: the keys of the first step before and at the slot, and of lat
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import torch
@@ -20,29 +21,27 @@ from .recipe import Losses, ahead
 
 
 class Unrolled:
-    """`heads.blocks.Attend` over a whole text, called once for each step."""
+    """`heads.blocks.Attends` over a whole text, called by each layer once for each step."""
 
     def __init__(self) -> None:
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self._steps: defaultdict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)  # by layer
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """See `heads.blocks.Attend`."""
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """See `heads.blocks.Attends`."""
         groups = query.shape[1] // key.shape[1]
-        self._keys.append(key.repeat_interleave(groups, 1))
-        self._values.append(value.repeat_interleave(groups, 1))
-        keys, values, later = self._keys[0], self._values[0], len(self._keys) - 1
+        self._steps[layer].append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
+        (keys, values), *later = self._steps[layer]
         if not later:
             return scaled_dot_product_attention(query, keys, values, is_causal=True).transpose(1, 2)
         size = query.shape[2]
         unseen = torch.ones(size, size, dtype=torch.bool, device=query.device).triu(1)
         text = (query @ keys.transpose(-1, -2)).masked_fill(unseen, -math.inf)
-        own = torch.stack([(query * k).sum(-1) for k in self._keys[1:]], -1)
+        own = torch.stack([(query * k).sum(-1) for k, _ in later], -1)
         weights = (
             (torch.cat([text, own], -1) * query.shape[-1] ** -0.5).softmax(-1, dtype=torch.float32).to(query.dtype)
         )
         out: Tensor = weights[..., :size] @ values
-        for place, v in enumerate(self._values[1:]):
+        for place, (_, v) in enumerate(later):
             out = out + weights[..., size + place, None] * v
         return out.transpose(1, 2)
 
@@ -66,19 +65,28 @@ def unroll(head: RecurrentHead, embed: Embed, batch: Batch, states: Tensor, step
 
 
 def collect(
-    outputs: Iterator[Tensor], batch: Batch, decay: float, loss: Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]
+    outputs: Iterator[Tensor],
+    batch: Batch,
+    decay: float,
+    loss: Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]],
+    slots: Tensor | None = None,
+    lead: int = 2,
 ) -> Losses:
-    """The losses of unrolled steps.
+    """The losses of steps ahead.
 
     Args:
-        outputs: from `unroll`.
-        batch: the texts; step k at slot t predicts token t + 2 + k, and counts where the target wrote that one.
+        outputs: [B, N, D] of each step, from `unroll` for example.
+        batch: the texts; step k at slot t predicts token t + lead + k, and counts where the target wrote that one.
         decay: the weight of a step against that of the one before.
         loss: ([M, D] outputs at slots that count, step, [B, N] bool which) -> [M] losses, [M] bool agreement.
+        slots: [B, N] bool, those that count; all if not given.
+        lead: see `batch`.
     """
     each, valid, agreed = [], [], []
     for step, states in enumerate(outputs):
-        counts = ahead(batch.answer, 2 + step)
+        counts = ahead(batch.answer, lead + step)
+        if slots is not None:
+            counts = counts & slots
         costs, same = loss(states[counts], step, counts)
         each.append(torch.zeros(counts.shape, device=costs.device).masked_scatter(counts, costs.float()))
         valid.append(counts)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..measure.costs import Costs
-from .replay import Behaviour
-from .shapes import Shape
+from ..measure.recorded import Behaviour
+from ..measure.shapes import Shape
 
 _NEVER = 1e-9  # a chance that changes no figure
 

@@ -12,11 +12,11 @@ from itertools import pairwise
 from ..api import Output, Outrider
 from ..errors import BadOption
 from ..measure.prompts import BenchPrompt
+from ..measure.recorded import Answer, Drafted, Recording
 from ..measure.results import Case, Sample
 from ..measure.runner import Plan, run, turns, warm_up
+from ..measure.shapes import Shape
 from .prices import Timing
-from .replay import Answer, Drafted, Recording
-from .shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)

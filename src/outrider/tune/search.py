@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..measure.recorded import PLAIN as ALONE
+from ..measure.recorded import Behaviour, Recording
 from ..measure.results import PLAIN, Case
+from ..measure.shapes import Shape
 from ..speed import acceptance_length_iid, break_even, goodput, naive, speedup, tree_length
 from ..tree import best_shape
 from .prices import Level, Prices, Seconds
-from .replay import PLAIN as ALONE
-from .replay import Behaviour, Recording
-from .shapes import Shape
 
 Goal = Literal["latency", "throughput"]
 

@@ -1,6 +1,6 @@
 """What a recorded trace says of shorter drafts, for any drafter: what they come to, and how fast that would be.
 
-The trace is gone through again by `replay.py`. Survival alone would be too low: rounds of shorter drafts begin
+The trace is gone through again by `measure.recorded`. Survival alone would be too low: rounds of shorter drafts begin
 elsewhere (docs/speed.md).
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ..errors import BadOption
+from ..measure.recorded import Answer, Drafted, Recording
 from ..measure.results import PassCost
+from ..measure.shapes import Shape
 from ..measure.simulation import Speed, flat, reached, seconds
 from ..types import Round
-from .replay import Answer, Drafted, Recording
-from .shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,10 @@ def shorter(
 
 def _at(recording: Recording, shape: Shape, costs: Sequence[PassCost], context: float, per_token: float) -> Shorter:
     behaviour = recording.behaviour(shape)
-    idle = behaviour.drafted[0]  # rounds without a draft commit one token each
-    length = (behaviour.tokens - idle) / (1 - idle)
-    survival = tuple(share / (1 - idle) for share in behaviour.survival)
+    length, survival = (
+        behaviour.acceptance_length,
+        tuple(share / (1 - behaviour.drafted[0]) for share in behaviour.survival),
+    )
     if not costs:
         return Shorter(shape.depth, length, behaviour.tokens, survival, flat(behaviour.tokens))
     shares = [(share, count) for count, share in enumerate(behaviour.drafted) if share > 0]

@@ -18,12 +18,12 @@ from ..measure.cases import expand
 from ..measure.prompts import BenchPrompt
 from ..measure.results import PLAIN, Case
 from ..measure.runner import Plan, prepared
+from ..measure.shapes import Shape
 from ..sampling import Sampling
 from ..types import Budget
 from .prices import Level, Passes, Prices
 from .recording import Run, record
 from .search import Goal, Prediction, Recorded, Setting, best, contenders, predict
-from .shapes import Shape
 from .validation import Measured, answers, validate
 
 TREES = (Shape(4, 8), Shape(4, 16))  # for drafters that make trees, where nothing is said

@@ -43,7 +43,7 @@ def deployment(setting: Setting, verifier: str, predictions: Sequence[Prediction
     """
     if setting.drafter == PLAIN:
         return Deployment(None, ("Plain decoding takes no --speculative-config.",))
-    method, notes = _method(setting.drafter)
+    method, notes = method_of(setting.drafter)
     if method is None:
         return Deployment(None, notes)
     lengths = _lengths(setting.drafter, predictions)
@@ -75,8 +75,8 @@ def _lengths(drafter: str, predictions: Sequence[Prediction]) -> dict[int, int]:
     return {batch: one.setting.shape.depth if one.setting.shape else 0 for batch, one in sorted(found.items())}
 
 
-def _method(drafter: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """The method and its own keys, or nothing and the reason."""
+def method_of(drafter: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The method of a drafter's spec with its own keys, and notes; or nothing and the reason."""
     name, _, argument = drafter.partition(":")
     if name == "lookup":
         return {

@@ -36,7 +36,11 @@ class Ensemble(Verifier):
 
     @classmethod
     def from_spec(cls, argument: str) -> Ensemble:
-        """`ensemble` or `ensemble:w` with w between 0 and 1."""
+        """`ensemble` or `ensemble:w` with w between 0 and 1.
+
+        Raises:
+            BadOption: w is none.
+        """
         if not argument:
             return cls()
         try:

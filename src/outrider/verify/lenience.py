@@ -32,7 +32,11 @@ class Lenience(Verifier):
 
     @classmethod
     def from_spec(cls, argument: str) -> Lenience:
-        """`lenience:l` with l between 0 and 1."""
+        """`lenience:l` with l between 0 and 1.
+
+        Raises:
+            BadOption: l is none.
+        """
         try:
             lenience = float(argument)
         except ValueError:

@@ -35,7 +35,11 @@ class Typical(Verifier):
 
     @classmethod
     def from_spec(cls, argument: str) -> Typical:
-        """`typical` or `typical:epsilon,delta`."""
+        """`typical` or `typical:epsilon,delta`.
+
+        Raises:
+            BadOption: epsilon is no probability, or delta is not above 0.
+        """
         if not argument:
             return cls()
         try:

@@ -12,9 +12,11 @@ from .wording import NOTHING, number
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place on a line, where known with an interval in y.
+    """A place on a line.
 
     Attributes:
+        x, y: where.
+        low, high: the interval of y, where it is known.
         label: written beside it.
     """
 
@@ -30,6 +32,8 @@ class Series:
     """Points that belong together.
 
     Attributes:
+        name: in the legend.
+        points: in the order of x.
         kind: "line", "dashed" (predicted, not measured) or "points".
         colour: which of the colours; a prediction has that of what it predicts.
     """
@@ -53,6 +57,8 @@ class Lines:
     Attributes:
         key: for links and file names.
         title, description: what it shows, and how to read it.
+        x, y: what the axes are.
+        series: what is drawn.
         reference: (height, what it means) of a line across.
         ticks: where x is marked, if not at round numbers.
         doubling: x on a scale of powers of two.

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from ..predicting import Prediction, predictions
-from ..results import Case, Results, Summary
+from ..predicting import predictions
+from ..results import Case, Results, Sample, Summary
 from .charts import Bar, Bars, Chart, Columns, Group, Lines, Point, Series, Stack, Stacks, known
 from .choosing import MOST, Pair, by_method, deepest_of_each, fastest_of_each, most, settings, speed
 from .wording import histogram, method, pairs, speculates
 
 
-def charts(results: Results) -> list[Chart]:
-    """Every chart that these results have something to say in."""
+def charts(results: Results, samples: Sequence[Sample] = ()) -> list[Chart]:
+    """Every chart that these results have something to say in; predictions need the samples."""
     found: list[Chart] = []
     for make in (
-        overall, by_k("speed"), by_k("length"), by_category, by_position("survival"), by_position("conditional"),
-        kept, round_times, pass_costs, by_batch, by_temperature, pareto,
+        overall, by_k("speed", samples), by_k("length", samples), by_category, by_position("survival"),
+        by_position("conditional"), kept, round_times, pass_costs, by_batch, by_temperature, pareto,
     ):  # fmt: skip
         found += make(results)
     return found
@@ -42,7 +42,7 @@ def overall(results: Results) -> Iterator[Chart]:
             )
 
 
-def by_k(what: str) -> Callable[[Results], Iterator[Chart]]:
+def by_k(what: str, samples: Sequence[Sample]) -> Callable[[Results], Iterator[Chart]]:
     """Speed or acceptance length against the draft length, measured and predicted."""
 
     def make(results: Results) -> Iterator[Chart]:
@@ -56,7 +56,7 @@ def by_k(what: str) -> Callable[[Results], Iterator[Chart]]:
                     continue
                 name = method(line[0][0])
                 series.append(Series(name, measured, "line", colour))
-                predicted = _predicted(results, line, what)
+                predicted = _predicted(results, samples, line, what)
                 if predicted:
                     series.append(Series(f"{name}, predicted", predicted, "dashed", colour))
             if series:
@@ -75,14 +75,13 @@ def _measured(line: list[Pair], what: str) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _predicted(results: Results, line: list[Pair], what: str) -> tuple[Point, ...]:
-    """From the acceptance of the case with the longest drafts."""
+def _predicted(results: Results, samples: Sequence[Sample], line: list[Pair], what: str) -> tuple[Point, ...]:
+    """From the answers of the case with the longest drafts."""
     longest = max(line, key=lambda pair: pair[0].k or 0)[1]
-    found: Iterable[Prediction] = predictions(results, longest.case)
+    found = predictions(results, samples, longest.case)
     if what == "speed":
-        return tuple(Point(one.k, one.speedup) for one in found)
-    lengths = (1 + sum(longest.survival[:k]) for k in range(1, len(longest.survival) + 1))
-    return tuple(Point(k, length) for k, length in enumerate(lengths, 1))
+        return tuple(Point(one.k, one.speedup) for one in found if one.speedup is not None)
+    return tuple(Point(one.k, one.acceptance_length) for one in found)
 
 
 def _chart_by_k(what: str, named: str, series: tuple[Series, ...], note: str) -> Lines:
@@ -93,7 +92,7 @@ def _chart_by_k(what: str, named: str, series: tuple[Series, ...], note: str) ->
             key=_key("speed_by_k", named),
             title=_title("Speed against the draft length k", named),
             description="Above the line at 1, drafting pays."
-            + " Dashed: predicted from the longest drafts' acceptance and the cost of passes." * predicted
+            + " Dashed: predicted from the answers with the longest drafts and the cost of passes." * predicted
             + note,
             x="k, tokens drafted at a time",
             y="times plain decoding's speed",
@@ -105,7 +104,7 @@ def _chart_by_k(what: str, named: str, series: tuple[Series, ...], note: str) ->
         key=_key("length_by_k", named),
         title=_title("Acceptance length against k", named),
         description="Tokens written per round that had a draft, the bonus token counted; 1 at worst, k + 1 at best."
-        + " Dashed: 1 + the sum of the survival shares of the longest drafts." * predicted
+        + " Dashed: what shorter drafts would have come to in the answers with the longest ones." * predicted
         + note,
         x="k, tokens drafted at a time",
         y="acceptance length",

@@ -6,7 +6,7 @@ import math
 import re
 from itertools import pairwise
 
-from ..results import PLAIN, Case, Interval, Results, Summary
+from ..results import Case, Interval, Results, Summary
 
 NOTHING = "–"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -113,8 +113,8 @@ def setting(case: Case) -> str:
 
 
 def speculates(case: Case) -> bool:
-    """Whether the case is anything but plain decoding."""
-    return case.drafter != PLAIN
+    """Whether the case is anything but our own plain decoding, with which the others are compared."""
+    return case != case.plain
 
 
 def pairs(results: Results) -> list[tuple[Case, Summary]]:

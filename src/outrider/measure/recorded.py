@@ -22,6 +22,7 @@ import torch
 from .. import tree as trees
 from ..speed import acceptance_length
 from ..types import Round
+from .results import RoundFigures
 from .shapes import Shape
 
 
@@ -46,6 +47,12 @@ class Drafted:
         """From the loop's own event."""
         parents = round_.tree.parents
         return cls(tuple(parents.tolist()), round_.path, len(round_.tokens), tuple(trees.depths(parents).tolist()))
+
+    @classmethod
+    def of_chain(cls, figures: RoundFigures) -> Drafted:
+        """From a round in figures, whose draft had no branches."""
+        parents, levels = tuple(range(-1, figures.drafted)), tuple(range(figures.drafted + 1))
+        return cls(parents, levels[: figures.accepted + 1], figures.tokens, levels)
 
     @property
     def accepted(self) -> int:
@@ -115,6 +122,12 @@ class Behaviour:
     def length(self) -> float:
         """Tokens per round by the speed model."""
         return acceptance_length(self.survival)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per round that has a draft, bonus included; there is one. Rounds without commit one token each."""
+        idle = self.drafted[0]
+        return (self.tokens - idle) / (1 - idle)
 
 
 PLAIN = Behaviour(tokens=1.0, survival=(), rate=0.0, drafted=(1.0,))

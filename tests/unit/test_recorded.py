@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from outrider.measure.recorded import Answer, Drafted, Recording
+from outrider.measure.shapes import Shape
 from outrider.speed import acceptance_length
-from outrider.tune.replay import Answer, Drafted, Recording
-from outrider.tune.shapes import Shape
 from outrider.types import Round, Tree
 
 

@@ -1,0 +1,89 @@
+"""Writes what a training run has come to: the folder, with where it comes from."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .. import checkpoints
+from ..api import Outrider
+from ..checkpoints import Checkpoint, Manifest, Use
+from ..drafters.trained import identify
+from ..train.answers import Source
+from ..train.changing import PROMISE
+from ..train.corpus import Batch
+from ..train.recipe import Recipe
+from ..train.saving import Progress
+from .showing import versions
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Writes a run's folder.
+
+    Attributes:
+        out: the folder.
+        recipe: the method at work.
+        ids: [n] int64, the draft vocabulary.
+        llm: the target and its tokenizer.
+        name: the target's.
+        sources: of the answers.
+        answers: how many are trained on.
+        options: all that the run was started with.
+        measured: how acceptance is.
+        held_out: texts for `Recipe.settle`.
+    """
+
+    out: Path
+    recipe: Recipe
+    ids: Tensor
+    llm: Outrider
+    name: str
+    sources: list[Source]
+    answers: int
+    options: dict[str, Any]
+    measured: str
+    held_out: list[Batch]
+
+    def keep(self, progress: Progress) -> None:
+        """Write what is trained as it stands."""
+        recipe, latest = self.recipe, progress.curve[-1]
+        recipe.settle(self.held_out)
+        facts = {
+            "method": recipe.method,
+            "acceptance_length": latest["acceptance_length"],
+            "acceptance_by_position": latest["survival"],
+            "measured": self.measured,
+            "step": progress.step,
+            "answer_tokens_seen": progress.tokens,
+            "answers": self.answers,
+            "data": [
+                f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"
+                for source in self.sources
+            ],
+            **recipe.facts(),
+            "options": self.options,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "versions": versions(),
+        }
+        kind, (target, drafter) = recipe.kind or recipe.method, recipe.use("FOLDER", self.name)
+        manifest = Manifest(
+            method=kind,
+            target=identify(recipe.served(self.llm.target), target if recipe.changes else self.name),
+            taps=recipe.taps,
+            template=checkpoints.template_hash(self.llm.tokenizer),
+            draft_vocabulary=len(self.ids),
+            shape=recipe.shape,
+            training=facts,
+        )
+        if recipe.changes:
+            use = Use(f"{self.name}, changed by {recipe.method}", target, drafter, PROMISE)
+        else:
+            use = Use(f"{recipe.method} drafter for {self.name}", target, drafter)
+        card = checkpoints.card(manifest, facts, use)
+        checkpoint = Checkpoint(manifest, recipe.head.trained(), self.ids)
+        checkpoints.replace_folder(self.out, lambda work: recipe.fill(work, checkpoint, card, self.llm.tokenizer))
