@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import BadOption
 from ..measure.results import PLAIN
 from ..tune.vllm import OWN_CLASS, Deployment, method_of
-from .plan import TRAINED, Asked, Plan, Step, exported
+from .plan import TRAINED, Asked, Plan, Step, exported, layers_of
 
 _LAYOUTS = {"eagle3": "speculators", "dflash": "speculators", "eagle": "eagle", "medusa": "medusa"}
 _HEAD = "HEAD_ADDRESS"
@@ -78,6 +78,8 @@ def _speculative(asked: Asked) -> tuple[Deployment, list[Step]]:
         more = ["--k", str(config["num_speculative_tokens"])] if _LAYOUTS[name] == "speculators" else []
         path, steps = exported(name, folder, _LAYOUTS[name], "vllm", more)
         config["model"] = str(path)
+    elif name == "mtp" and folder:
+        config["model"], steps = layers_of(folder, "vllm")
     return Deployment(config, notes, told), steps
 
 
