@@ -1,7 +1,10 @@
-"""What drafters gain on a recording: python bench/speech.py TARGET AUDIO [DRAFTER ...] [--language L] [--repeats N].
+"""What drafters gain on a recording.
+
+usage: python bench/speech.py TARGET AUDIO [DRAFTER ...] [--own-layers N,..] [--language L] [--repeats N]
 
 For plain decoding and each drafter, in turns: acceptance length, tokens per second with and without the encoder's time,
-and whether the ids are those of plain decoding. A draft model that shares the target's encoder is named as such.
+and whether the ids are those of plain decoding. `--own-layers 4` adds a draft model made of the target's first four
+decoder layers, untrained; it shares the target's encoder, as a distilled one would.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
 import outrider
 from outrider.measure import machine
@@ -28,9 +33,30 @@ def main() -> None:
     parser.add_argument("--language")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--policy", default="goodput")
+    parser.add_argument("--own-layers", default="", help="decoder layers of a draft model made of the target's")
     asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        for layers in filter(None, asked.own_layers.split(",")):
+            asked.drafters.append(f"model:{cut(asked.target, int(layers), Path(work) / layers)}")
+        measure(asked)
+
+
+def cut(target: str, layers: int, folder: Path) -> Path:
+    """A model of the target's encoder and first decoder layers."""
+    model = AutoModelForSpeechSeq2Seq.from_pretrained(target)
+    decoder = model.get_decoder()
+    decoder.layers = decoder.layers[:layers]
+    model.config.decoder_layers = layers
+    model.save_pretrained(folder)
+    AutoProcessor.from_pretrained(target).save_pretrained(folder)
+    return folder
+
+
+def measure(asked: argparse.Namespace) -> None:
+    """Answer, and tell."""
     torch.set_num_threads(machine.cores())
-    plain = outrider.load(asked.target, "none", dtype=asked.dtype)
+    plain = outrider.load(asked.target, "none", dtype=asked.dtype, policy=asked.policy)
     llms = {"none": plain} | {spec: plain.using(spec) for spec in asked.drafters}
     options: dict[str, Any] = {"audio": str(asked.audio), "language": asked.language}
     for llm in llms.values():

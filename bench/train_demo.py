@@ -53,7 +53,7 @@ def main() -> None:
 def gather(options: argparse.Namespace, number: int) -> list[Path]:
     """A round of data: its folders, one of each kind."""
     data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "320"]
-    data += ["--seed", str(number)]
+    data += ["--seed", str(number), "--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
     folders = [options.out / f"{kind}-{number}" for kind in ("invented", "maths", "tasks")]
     invented, problems, made = folders
     write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * options.prompts, options.prompts))

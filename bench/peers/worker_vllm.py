@@ -21,7 +21,8 @@ class VllmModel:
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        more = options.get("engine", {})
+        ngram = {"speculative_config": NGRAM} if options["mode"] == "ngram" else {}
+        more = {**ngram, **options.get("engine", {})}
         self._counts = more.get("disable_log_stats") is False
         self._llm = LLM(
             model=options["model"],
@@ -30,7 +31,6 @@ class VllmModel:
             max_num_seqs=1,
             enable_prefix_caching=False,
             generation_config="vllm",
-            speculative_config=NGRAM if options["mode"] == "ngram" else None,
             **more,
         )
         self._numbers = count()

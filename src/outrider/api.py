@@ -63,7 +63,8 @@ class Outrider:
         self.drafter = drafters.make_drafter(drafter, setting)
         combinations.check(self.verifier, self.drafter, drafter, budget)  # it may do less than its kind
         branches = self.drafter.makes_trees and not self.verifier.chains_only
-        self._knows = policy.Setting(self.drafter.spec or drafter, self.drafter.has_law, branches)
+        spec, has_law, reads = self.drafter.spec or drafter, self.drafter.has_law, self.drafter.reads
+        self._knows = policy.Setting(spec, has_law, branches, reads)
         self._make_policy = policy.make_policy(policy_spec, self._knows)
 
     @property

@@ -21,8 +21,8 @@ from .cross import CrossPass
 from .errors import UnsupportedModel
 from .kv import Encoded, KVCache
 from .linear import FastLinear
-from .target import UNBOUNDED, eos_ids, share
-from .types import Scores, Source, Tree
+from .target import eos_ids, share
+from .types import UNBOUNDED, Scores, Source, Tree
 
 _PROJECTIONS = (("k_proj", "v_proj"), ("k", "v"))
 _CLOSE = 0.05  # relative: how far logits of the trial may lie apart, in half precision too

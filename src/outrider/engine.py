@@ -260,7 +260,8 @@ class Engine:
         wanted = row.request.logprobs
         thoughts = () if wanted is None else logprobs(score.at(path).logits, tokens, wanted)
         row.rounds += 1
-        return Round(*about, divergence=verdict.divergence[: len(tokens)], logprobs=thoughts)
+        weighed = verdict.divergence[: len(tokens)]
+        return Round(*about, divergence=weighed, logprobs=thoughts, read=draft.read, room=row.room + 1)
 
     def _verdict(self, row: Row, draft: Draft, score: Scores) -> Verdict:
         if self.verifier.chains_only and not is_chain(draft.tree.parents):

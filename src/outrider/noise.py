@@ -16,8 +16,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from . import native
+
 _MASK = (1 << 64) - 1
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MANY = 1024  # tokens of a law from which a kernel is worth calling
 _MATCH, _DRAFT, _VERIFY = 1, 2, 3  # purposes: streams that never meet
 
 
@@ -59,8 +62,12 @@ def uniforms(base: int, ids: Tensor) -> Tensor:
 
 
 def race(probs: Tensor, base: int) -> int:
-    """A token drawn from `probs` [V] with the noise of `base`. Only the support is looked at: it is often small."""
-    support = probs.nonzero().squeeze(-1)
+    """A token drawn from `probs` [V] with the noise of `base`. Only what can win is looked at, or else the support."""
+    quick = probs.device.type == "cpu" and probs.dtype == torch.float32 and probs.shape[0] >= _MANY
+    if quick and native.available():
+        support = native.contenders(probs.contiguous(), base)
+    else:
+        support = probs.nonzero().squeeze(-1)
     u = uniforms(base, support).clamp_(max=1 - 2.0**-24)
     exponentials = torch.log1p(u.neg_()).neg_()
     return int(support[(probs[support] / exponentials).argmax()])

@@ -20,10 +20,9 @@ from . import attention
 from .errors import UnsupportedModel
 from .kv import Encoded, KVCache
 from .linear import FastLinear
-from .types import Scores, Source, Tree
+from .types import UNBOUNDED, Scores, Source, Tree
 
 _SERVED_LAYERS = {"full_attention", "sliding_attention", "attention"}
-UNBOUNDED = 1 << 40
 
 
 class Target(Protocol):

@@ -23,6 +23,7 @@ from torch import Tensor
 FinishReason = Literal["stop", "length"]
 Drawn = Literal["point", "iid", "without_replacement"]
 Origin = Literal["accepted", "corrected", "bonus", "plain"]
+UNBOUNDED = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class Draft:
         drawn: how: "point" (deterministic, whatever `probs` says), "iid" (each child independently, as in a chain), or
             "without_replacement" (children in the order in which they were drawn).
         score: how many draft tokens the drafter expects to be accepted, where it can tell; a cascade compares these.
+        read: how many tokens of the request's text the drafter had to read before it could draft, in its own tokens,
+            where that was still to be done (`Budget.reading`); not what it caught up with since its last draft.
         started: what the drafter has run of the target's own layers on these nodes (`layers.Started`), so that the
             target's pass need not run them again; None where it has run none.
     """
@@ -81,6 +84,7 @@ class Draft:
     drawn: Drawn = "point"
     score: float | None = None
     started: object = None
+    read: int = 0
 
     def keep(self, nodes: Sequence[int]) -> Draft:
         """The same with these nodes only, in their order: node 0 first, and none without its parent.
@@ -167,12 +171,15 @@ class Budget:
             For a greedy choice the law is `Law.spread`: a point mass would say nothing.
         law: whether `Draft.probs` is wanted even where the choice is deterministic (then `Law.spread`); the engine sets
             it for rules that mix the drafter's law in.
+        reading: how many tokens of a text that it has not read yet a drafter with a model of its own may read now
+            (`Drafter.reads`). It drafts once it has read all of it.
     """
 
     depth: int
     nodes: int = 0
     stop: Callable[[Tensor, int], bool] | None = None
     law: bool = False
+    reading: int = UNBOUNDED
 
     def __post_init__(self) -> None:
         if self.nodes < self.depth:
@@ -205,6 +212,8 @@ class Round:
         place: which of those rows this is, from 0, so that a pass can be counted once.
         began: when the pass began (`time.perf_counter`); all rounds of one pass, and no others, have the same.
         logprobs: one per committed token, where the request asked for them.
+        read: see `Draft`.
+        room: how many tokens the request may still have after this round, by its own limit and the target's context.
     """
 
     request: int
@@ -223,6 +232,8 @@ class Round:
     divergence: tuple[Divergence, ...] = ()
     began: float = 0.0
     logprobs: tuple[Logprob, ...] = ()
+    read: int = 0
+    room: int = UNBOUNDED
 
     def __post_init__(self) -> None:
         if not self.nodes:

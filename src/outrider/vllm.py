@@ -236,6 +236,15 @@ class CascadeProposer(TextProposer):
     default = "cascade:suffix,lookup"
 
 
+PROPOSERS: dict[str, type[TextProposer]] = {one.kind: one for one in (SuffixProposer, CascadeProposer)}
+"""The first word of a drafter's spec -> who drafts with it."""
+
+
+def path_of(proposer: type[TextProposer]) -> str:
+    """A proposer as `--speculative-config` names it."""
+    return f"{proposer.__module__}.{proposer.__name__}"
+
+
 def _options(vllm_config: Any) -> Mapping[str, str]:
     """What `--additional-config` says to us.
 

@@ -30,7 +30,8 @@ def head(folder: Path, method: str, **shape: Any) -> Path:
 
 MEASURED = """
 [measured]
-speculative_config = '{"method": "suffix", "suffix_decoding_max_spec_factor": 2.0, "num_speculative_tokens": 6}'
+speculative_config = '{"method": "custom_class", "model": "outrider.vllm.SuffixProposer", "num_speculative_tokens": 6}'
+additional_config = '{"outrider": {"policy": "goodput"}}'
 """
 SUFFIX = 'target = "org/model"\ndrafter = "suffix"\npolicy = "goodput"\n'
 
@@ -39,12 +40,28 @@ def test_vllm_takes_what_tune_measured(outrider: Any, tmp_path: Path) -> None:
     """One machine: one command."""
     code, document, _ = deployed(outrider, tmp_path, "vllm", SUFFIX + MEASURED, "--port", "8001")
     assert code == 0
-    config = {"method": "suffix", "suffix_decoding_max_spec_factor": 2.0, "num_speculative_tokens": 6}
+    config = {"method": "custom_class", "model": "outrider.vllm.SuffixProposer", "num_speculative_tokens": 6}
     assert document["speculative_config"] == config
     (step,) = document["steps"]
-    assert step["argv"] == ["vllm", "serve", "org/model", "--port", "8001", "--speculative-config", json.dumps(config)]
+    told = ["--additional-config", '{"outrider": {"policy": "goodput"}}']
+    where = ["vllm", "serve", "org/model", "--port", "8001"]
+    assert step["argv"] == [*where, "--speculative-config", json.dumps(config), *told]
     assert shlex.split(step["line"]) == step["argv"]
-    assert "arctic-inference" in document["notes"][0]
+    assert "pip install --no-deps outrider" in document["notes"][0]
+    _, document, _ = deployed(outrider, tmp_path, "vllm", SUFFIX + MEASURED, "--k", "3")
+    assert document["steps"][0]["argv"][3:] == [
+        "--speculative-config",
+        json.dumps({**config, "num_speculative_tokens": 3}),
+    ]
+
+
+def test_what_was_measured_of_another_drafter_is_left(outrider: Any, tmp_path: Path) -> None:
+    """The file's drafter was changed since: its own options, and a length that is asked for."""
+    text = SUFFIX.replace('"suffix"', '"suffix:factor=3"').replace("goodput", "fixed:4") + MEASURED
+    _, document, _ = deployed(outrider, tmp_path, "vllm", text)
+    assert document["speculative_config"]["num_speculative_tokens"] == 4
+    told = ["--additional-config", '{"outrider": {"drafter": "suffix:factor=3"}}']
+    assert document["steps"][0]["argv"][-2:] == told
 
 
 def test_vllm_on_several_machines(outrider: Any, tmp_path: Path) -> None:
@@ -88,6 +105,27 @@ def test_a_trained_drafter_is_exported_first(
     out.mkdir()
     _, document, _ = deployed(outrider, tmp_path, "vllm", text)
     assert [step["argv"] for step in document["steps"]] == [serve["argv"]]
+
+
+def test_mtp_layers(outrider: Any, tmp_path: Path) -> None:
+    """Those that were trained are exported first, a checkpoint's are where they are."""
+    folder = head(tmp_path / "head", "mtp")
+    (folder / "config.json").write_text(json.dumps({"format": 1, "method": "mtp", "target": {}}))
+    for engine, option in (("vllm", '"model": "{}"'), ("sglang", "--speculative-draft-model-path {}")):
+        text = f'target = "org/model"\ndrafter = "mtp:{folder}"\npolicy = "fixed:2"\n'
+        _, document, _ = deployed(outrider, tmp_path, engine, text)
+        export, serve = document["steps"]
+        out = tmp_path / f"head-{engine}"
+        assert export["argv"] == ["outrider", "export", f"mtp:{folder}", "--format", "mtp", "--out", str(out)]
+        assert option.format(out) in serve["line"]
+        _, document, _ = deployed(outrider, tmp_path, engine, text.replace(str(folder), "org/layers"))
+        (serve,) = document["steps"]
+        assert option.format("org/layers") in serve["line"]
+        _, document, _ = deployed(outrider, tmp_path, engine, text.replace(f":{folder}", ""))
+        (serve,) = document["steps"]
+        assert "draft-model-path" not in serve["line"] and '"model"' not in serve["line"]
+    code, _, err = deployed(outrider, tmp_path, "llamacpp", text.replace("org/model", "m.gguf"))
+    assert code == 2 and "write mtp alone" in err
 
 
 def test_sglang(outrider: Any, tmp_path: Path) -> None:
@@ -187,12 +225,12 @@ def test_vllm_knows_the_keys() -> None:
     keys = {item.target.id for item in kind.body if isinstance(item, ast.AnnAssign)}  # type: ignore[attr-defined]
     assert keys >= {
         "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "prompt_lookup_max",
-        "prompt_lookup_min", "suffix_decoding_max_spec_factor", "suffix_decoding_max_cached_requests",
-        "use_heterogeneous_vocab", "rejection_sample_method",
+        "prompt_lookup_min", "use_heterogeneous_vocab", "rejection_sample_method",
     }  # fmt: skip
-    for method in ("ngram", "suffix", "draft_model", "eagle", "eagle3", "medusa", "dflash", "mtp"):
+    for method in ("ngram", "custom_class", "draft_model", "eagle", "eagle3", "medusa", "dflash", "mtp"):
         assert f'"{method}"' in source
     options = (Path(site) / "vllm" / "engine" / "arg_utils.py").read_text()
     for option in ("--tensor-parallel-size", "--pipeline-parallel-size", "--distributed-executor-backend",
-                   "--speculative-config", "--max-num-seqs", "--trust-remote-code", "--dtype"):  # fmt: skip
+                   "--speculative-config", "--additional-config", "--max-num-seqs", "--trust-remote-code",
+                   "--dtype"):  # fmt: skip
         assert f'"{option}"' in options

@@ -36,6 +36,7 @@ WORKS: dict[str, Sequence[str]] = {
     "report": ("-c", "import jinja2, matplotlib"),
     "datasets": ("-c", "import datasets"),
     "endpoint": ("-c", "import outrider.measure.endpoint, httpx2"),
+    "ray": ("-c", "import outrider.cluster, ray"),
     "docs": ("-m", "mkdocs", "--version"),
 }
 pytestmark = pytest.mark.slow

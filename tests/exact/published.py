@@ -80,6 +80,14 @@ def eagle3_tensors(prefix: str, *, taps: int = 3, ids: Tensor = IDS, bias: bool 
     return tensors
 
 
+def mtp_tensors(*, bias: bool = True) -> dict[str, Tensor]:
+    """A multi-token-prediction layer in MiMo's layout."""
+    prefix = "model.mtp_layers.0."
+    names = ("token_layernorm", "hidden_layernorm", "final_layernorm", "input_layernorm")
+    tensors = layer_tensors(WIDTH, prefix, bias=bias) | {f"{prefix}{name}.weight": 1 + random(WIDTH) for name in names}
+    return tensors | {f"{prefix}input_proj.weight": random(WIDTH, 2 * WIDTH)}
+
+
 def dflash_tensors(taps: int, layers: int) -> dict[str, Tensor]:
     """A DFlash head with the target's whole vocabulary."""
     tensors = {"fc.weight": random(WIDTH, taps * WIDTH), "hidden_norm.weight": 1 + random(WIDTH)}
@@ -129,7 +137,8 @@ class Forward:
         for name, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
             key = f"{prefix}self_attn.{name}_proj"
             found = linear(x, self.tensors[f"{key}.weight"], self.tensors.get(f"{key}.bias"))
-            parts.append(found.view(1, len(x), heads, SIZE).transpose(1, 2))
+            found, norm = found.view(1, len(x), heads, SIZE), f"{prefix}self_attn.{name}_norm.weight"
+            parts.append((self.norm(found, norm) if norm in self.tensors else found).transpose(1, 2))
         cosines, sines = self.rotary(x, torch.arange(len(x))[None])
         turn = transformers.models.llama.modeling_llama.apply_rotary_pos_emb
         query, key_ = turn(parts[0], parts[1], cosines, sines)
@@ -176,6 +185,21 @@ class Forward:
             out = out + self.mlp(out, "layers.0.")
             drafted.append(int(self.model.lm_head(out[-1]).argmax()))
             inputs = torch.cat([inputs, out[-1:]])
+        return drafted
+
+    def mtp(self, text: Sequence[int], length: int) -> list[int]:
+        """A multi-token-prediction layer's draft, recursed: the state first, then the embedding."""
+        prefix, layers = "model.mtp_layers.0.", self.model.config.num_hidden_layers
+        inputs, drafted = self.states(text[:-1], layers), []
+        for _ in range(length):
+            embedded = self.embedding[torch.tensor([*text, *drafted][1:])]
+            normed = (self.norm(inputs, f"{prefix}hidden_layernorm.weight"), f"{prefix}token_layernorm.weight")
+            both = torch.cat([normed[0], self.norm(embedded, normed[1])], -1)
+            out = linear(both, self.tensors[f"{prefix}input_proj.weight"])
+            out = out + self.attend(self.norm(out, f"{prefix}input_layernorm.weight"), prefix)
+            after = self.norm(out + self.mlp(out, prefix), f"{prefix}final_layernorm.weight")
+            drafted.append(int(self.model.lm_head(after[-1]).argmax()))
+            inputs = torch.cat([inputs, after[-1:]])
         return drafted
 
     def dflash(

@@ -24,6 +24,7 @@ from outrider.heads.dflash import DFlashHead, DFlashShape
 from outrider.heads.eagle import EagleHead, EagleShape
 from outrider.heads.eagle3 import Eagle3Head, Eagle3Shape
 from outrider.heads.medusa import MedusaHead, MedusaShape
+from outrider.heads.mtp import MtpHead, MtpShape
 
 OFFLINE = ["--offline", "--json"]
 
@@ -45,6 +46,9 @@ def trained(folder: Path, target: Path, method: str, **flags: Any) -> Path:
     elif method == "eagle":
         shape, taps = EagleShape(block, len(IDS), **flags), (features.depth_of(llm.target),)
         head = EagleHead(shape, features.output(llm.target, IDS))
+    elif method == "mtp":
+        shape, taps = MtpShape(dataclasses.replace(block, **flags), len(IDS)), (features.depth_of(llm.target),)
+        head = MtpHead(shape, features.output(llm.target, IDS))
     elif method == "dflash":
         shape = DFlashShape(block, 2, len(taps), len(IDS), 4, 9, **flags)
         head = DFlashHead(shape, features.output(llm.target, IDS))
@@ -76,6 +80,9 @@ CASES = [
     ("medusa", "medusa", {}, []),
     ("dflash", "dflash", {"fc_norm": False}, []),
     ("dflash", "speculators", {"fc_norm": False}, ["--k", "3"]),
+    ("eagle3", "speculators", {"qk_norm": True}, []),
+    ("mtp", "mtp", {}, []),
+    ("mtp", "mtp", {"qkv_bias": True}, []),
 ]
 
 
@@ -117,6 +124,23 @@ def test_vllms_keys(outrider: Any, target: Path, tmp_path: Path) -> None:
     assert config["transformer_layer_config"]["max_position_embeddings"] == 160
     tensors = load_file(tmp_path / "x" / "model.safetensors")
     assert {"fc_norm.0.weight", "layers.0.hidden_norm.weight", "d2t", "t2d", "lm_head.weight"} <= tensors.keys()
+
+
+def test_engines_keys_of_mtp(outrider: Any, target: Path, tmp_path: Path) -> None:
+    """What vLLM 0.32 and SGLang look for: MiMo's names, biases, and the target's tables, bit by bit."""
+    first = trained(tmp_path / "first", target, "mtp")
+    code, text, err = outrider("export", str(first), "--format", "mtp", "--out", str(tmp_path / "x"), "--json")
+    assert code == 0, err
+    assert any("no draft vocabulary" in note for note in json.loads(text)["notes"])
+    config = json.loads((tmp_path / "x" / "config.json").read_text())
+    assert (config["architectures"], config["num_nextn_predict_layers"]) == (["MiMoForCausalLM"], 1)
+    assert (config["model_type"], config["attention_bias"]) == ("qwen2", False)
+    model, tensors = read_model(target), load_file(tmp_path / "x" / "model.safetensors")
+    assert torch.equal(tensors["model.embed_tokens.weight"].float(), model.get_input_embeddings().weight)
+    assert torch.equal(tensors["lm_head.weight"].float(), model.lm_head.weight)
+    assert not tensors["model.mtp_layers.0.self_attn.q_proj.bias"].any()
+    ours = load_file(first / "model.safetensors")["depth.eh_proj.weight"]
+    assert torch.equal(tensors["model.mtp_layers.0.input_proj.weight"], torch.cat(ours.chunk(2, 1)[::-1], 1))
 
 
 def test_both_engines_count_layers_of_the_flat_layout_right(outrider: Any, target: Path, tmp_path: Path) -> None:
@@ -202,6 +226,8 @@ def test_heads_without_a_published_layout(outrider: Any, target: Path, tmp_path:
     for method, layout, flags, says in (
         ("dflash", "dflash", {}, "fc_norm = false"),
         ("eagle", "eagle", {"cell": "gru"}, "cell like 'gru'"),
+        ("eagle3", "eagle3", {"qk_norm": True}, "write --format speculators"),
+        ("mtp", "mtp", {"head_size": 16}, "heads of 16"),
     ):
         head = trained(tmp_path / method, target, method, **flags)
         code, _, err = outrider("export", str(head), "--format", layout, "--out", str(tmp_path / "x"))

@@ -10,7 +10,20 @@ from typing import Any
 import families
 import pytest
 import torch
-from published import IDS, LAYER, LLAMA3, WIDTH, Forward, dflash_tensors, eagle3_tensors, layer_tensors, random, save
+from published import (
+    IDS,
+    LAYER,
+    LLAMA3,
+    SIZE,
+    WIDTH,
+    Forward,
+    dflash_tensors,
+    eagle3_tensors,
+    layer_tensors,
+    mtp_tensors,
+    random,
+    save,
+)
 
 import outrider
 from outrider.errors import ModelNotFound, UnsupportedModel, UsageError
@@ -178,6 +191,81 @@ def test_medusa(model: Any, tmp_path: Path, layout: str) -> None:
     save(tmp_path, config, tensors)
     forward = Forward(model, LAYER, {}, model.get_input_embeddings().weight.detach())
     agrees(model, f"medusa:{tmp_path}", lambda text, _: forward.medusa(text, blocks, outputs, ids), 3)
+
+
+def test_eagle3_with_normed_queries_and_keys(model: Any, tmp_path: Path) -> None:
+    """The layer of Qwen 3, in the speculators format."""
+    tensors = eagle3_tensors("layers.0.")
+    tensors |= {f"layers.0.self_attn.{name}_norm.weight": 1 + random(SIZE) for name in "qk"}
+    save(tmp_path, speculators({**FLAT, "model_type": "qwen3"}), tensors)
+    forward = Forward(model, LAYER, tensors, model.get_input_embeddings().weight.detach())
+    agrees(model, f"eagle3:{tmp_path}", lambda text, depth: forward.eagle3(text, depth, USUAL))
+    for kind, names, says in (
+        ("qwen3", [], "self_attn.*_norm.weight is missing"),
+        ("llama", "qk", r"self_attn\.[qk]_norm\.weight has no place"),
+    ):
+        plain = {name: tensor for name, tensor in tensors.items() if "q_norm" not in name and "k_norm" not in name}
+        normed = {name: tensor for name, tensor in tensors.items() if names and name not in plain}
+        save(tmp_path, speculators({**FLAT, "model_type": kind}), plain | normed)
+        with pytest.raises(ModelNotFound, match=says):
+            outrider.load(model, f"eagle3:{tmp_path}", fast=False)
+
+
+MTP = {**LAYER, "model_type": "qwen2", "architectures": ["MiMoForCausalLM"], "num_hidden_layers": DEPTH}
+MTP["num_nextn_predict_layers"] = 1
+
+
+@pytest.mark.parametrize("layout", ["biases", "zeros", "none", "copies"])
+def test_mtp(model: Any, tmp_path: Path, layout: str) -> None:
+    """MiMo's layer with the biases of Qwen 2, with none in one of two ways, and beside the target's tables."""
+    config, tensors = dict(MTP), mtp_tensors(bias=layout != "none")
+    if layout in ("zeros", "none"):
+        config["attention_bias"] = False
+        for name in tensors:
+            if name.endswith(".bias"):
+                tensors[name].zero_()
+    own = {"model.embed_tokens.weight": model.get_input_embeddings().weight.detach()}
+    own["lm_head.weight"] = model.lm_head.weight.detach()
+    save(tmp_path, config, tensors | (own if layout == "copies" else {}))
+    forward = Forward(model, LAYER, tensors, model.get_input_embeddings().weight.detach())
+    llm = agrees(model, f"mtp:{tmp_path}", forward.mtp)
+    assert llm.drafter.taps == (DEPTH,) and "last states" in llm.drafter.note
+
+
+STRANGE_MTP: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "several layers": ({"num_nextn_predict_layers": 2}, {}, "num_nextn_predict_layers is 2; 1 was expected"),
+    "another family": ({"model_type": "mimo_v2"}, {}, "model_type is 'mimo_v2'; 'qwen2' or 'mimo'"),
+    "an unknown key": ({"partial": 1}, {}, "partial is 1; no such key"),
+    "a whole model": ({}, {"model.layers.0.mlp.up_proj.weight": (48, 32)}, "model.layers.0.*model.mtp_layers.0"),
+    "another embedding": (
+        {},
+        {"model.embed_tokens.weight": (100, 32)},
+        "model.embed_tokens.weight is not the target's",
+    ),
+    "another head": ({}, {"lm_head.weight": (100, 32)}, "lm_head.weight is not the target's"),
+    "a joint of another width": (
+        {},
+        {"model.mtp_layers.0.input_proj.weight": (32, 32)},
+        r"input_proj.weight has.*\[32, 64\]",
+    ),
+    "biases that are denied": ({"attention_bias": False}, {}, "attention_bias is false.*q_proj.bias is not zero"),
+}
+
+
+@pytest.mark.parametrize(("keys", "more", "says"), STRANGE_MTP.values(), ids=STRANGE_MTP.keys())
+def test_a_strange_mtp_layer_is_named(
+    model: Any, tmp_path: Path, keys: dict[str, Any], more: dict[str, tuple[int, ...]], says: str
+) -> None:
+    """The key or tensor, and what was expected; and every place gets its tensor."""
+    extra = {name: random(*shape) for name, shape in more.items()}
+    save(tmp_path, MTP | keys, mtp_tensors() | extra)
+    with pytest.raises(UnsupportedModel, match=says):
+        outrider.load(model, f"mtp:{tmp_path}", fast=False)
+    tensors = mtp_tensors()
+    del tensors["model.mtp_layers.0.final_layernorm.weight"]
+    save(tmp_path, MTP, tensors)
+    with pytest.raises(ModelNotFound, match=r"norm\.weight is missing"):
+        outrider.load(model, f"mtp:{tmp_path}", fast=False)
 
 
 DFLASH = {**LAYER, "model_type": "qwen3", "num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}

@@ -21,7 +21,7 @@ from outrider.errors import BadOption
 from outrider.noise import SeededNoise
 from outrider.row import Request
 from outrider.sampling import Sampling
-from outrider.types import Budget, Draft, Noise, Scores
+from outrider.types import UNBOUNDED, Budget, Draft, Noise, Scores
 
 
 class Scored(Likeliest):
@@ -78,21 +78,18 @@ def test_who_drafts() -> None:
     assert rounds == list(zip(asked, means, means, strict=True))
 
 
-@pytest.mark.parametrize(("reads", "length", "waits"), [(True, 40, 2), (True, 9, 0), (False, 40, 0)])
-def test_a_model_reads_the_prompt_when_it_is_worth_it(reads: bool, length: int, waits: int) -> None:
-    """A round without use of the first drafter for every 16 tokens of the prompt; rounds of use do not count."""
-    second = Likeliest(TABLE)
-    second.reads = reads
-    drafter = Cascade(Scored(Table(VOCABULARY, 70), [0.9, 9.0, 0.1, 0.1]), second)
-    assert drafter.reads == reads
-    state, noise = drafter.begin([0, 1] * (length // 2), {}), SeededNoise.for_draft(0, 0, True)
-    asked = []
-    for _ in range(4):
-        for _ in range(2):  # asking twice changes nothing
-            drafter.propose([state], [Budget(4)], [Sampling()], [noise])
-        asked.append(state.asked)
-        drafter.commit(state, [0], Scores(torch.zeros(5, VOCABULARY)), (0,))
-    assert asked == ([1, 0, 1, 1] if not waits else [0, 0, 0, 1])
+def test_a_draft_stands_where_the_other_one_has_nothing_to_say() -> None:
+    """The second one may not have read the text yet: what it read is told, and the first one's draft is the row's."""
+    target = ToyTarget(TABLE)
+    drafter = Cascade(Scored(Table(VOCABULARY, 70), [0.5]), ModelDrafter(target, VOCABULARY))
+    assert drafter.reads
+    state, noise = drafter.begin((0, 1, 2, 3, 0, 1, 2, 3, 0, 1), {}), SeededNoise.for_draft(0, 0, True)
+    seen = []
+    for reading in (0, 4, UNBOUNDED, UNBOUNDED):
+        (draft,) = drafter.propose([state], [Budget(3, reading=reading)], [Sampling()], [noise])
+        seen.append((state.asked, draft.read, draft.score))
+        drafter.commit(state, [0], Scores(torch.zeros(4, VOCABULARY)), (0,))
+    assert seen == [(0, 0, 0.5), (0, 4, 0.5), (1, 7, 1.0), (0, 0, 0.5)]
 
 
 def test_rows_of_a_batch_choose_for_themselves() -> None:
@@ -110,7 +107,7 @@ def test_rows_of_a_batch_choose_for_themselves() -> None:
     assert [budget.depth for budget in theirs] == [2, 4]
     assert (settings, random) == ([samplings[0], samplings[2]], [noises[0], noises[2]])
     assert [int(draft.tree.tokens[0]) for draft in drafts] == [0, 2, 2]
-    assert [len(draft.tree) for draft in drafts] == [1, 4, 1]
+    assert [len(draft.tree) for draft in drafts] == [3, 4, 5], "the first one's, as the second one drafted nothing"
 
 
 class Watching(Scripted):

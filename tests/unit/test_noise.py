@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
+from outrider import native
 from outrider.noise import SeededNoise, fresh_seed, key, mix, race, uniforms
 
 ALPHA = 1e-6
@@ -211,3 +212,26 @@ def test_fresh_seeds_differ() -> None:
     seeds = {fresh_seed() for _ in range(50)}
     assert len(seeds) > 45
     assert all(0 <= seed < 1 << 32 for seed in seeds)
+
+
+@pytest.mark.parametrize("kind", ["flat", "peaked", "sparse", "one"])
+def test_the_kernel_leaves_no_winner_out(kind: str) -> None:
+    """Of a wide law it looks at a few tokens only, and the race is won by the same one as among all."""
+    if not native.available():
+        pytest.skip(native.why_not())
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(50_000, generator=generator) * {"flat": 0.1, "peaked": 4.0, "sparse": 2.0, "one": 1.0}[kind]
+    if kind == "sparse":
+        logits[torch.randperm(50_000, generator=generator)[300:]] = -torch.inf
+    if kind == "one":
+        logits[1:] = -torch.inf
+    probs = logits.softmax(-1)
+    support, few = probs.nonzero().squeeze(-1), 0
+    for number in range(300):
+        base = key(3, number)
+        scores = probs[support].double() / -torch.log1p(-uniforms(base, support).double().clamp(max=1 - 2.0**-24))
+        found = native.contenders(probs, base)
+        few += len(found)
+        assert race(probs, base) == int(support[scores.argmax()])
+        assert set(found.tolist()) <= set(support.tolist())
+    assert few < 300 * 40

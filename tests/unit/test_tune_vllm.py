@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from outrider.drafters import Setting as DrafterSetting
+from outrider.drafters import make_drafter
+from outrider.errors import BadOption
 from outrider.measure.recorded import Behaviour
 from outrider.measure.shapes import Shape
+from outrider.target import Target
 from outrider.tune.prices import Seconds
 from outrider.tune.search import Prediction, Setting
-from outrider.tune.vllm import deployment
+from outrider.tune.vllm import deployment, method_of
 
 
 def predictions(drafter: str, speeds: dict[tuple[int | None, int], float]) -> list[Prediction]:
@@ -30,15 +37,8 @@ ONE = {(None, 1): 1.0, (2, 1): 1.5, (5, 1): 1.8}
     [
         ("lookup", {"method": "ngram", "prompt_lookup_max": 16, "prompt_lookup_min": 1}),
         ("lookup:3", {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}),
-        ("suffix", {"method": "suffix", "suffix_decoding_max_spec_factor": 2.0}),
-        (
-            "suffix:factor=3,global=0",
-            {
-                "method": "suffix",
-                "suffix_decoding_max_spec_factor": 3.0,
-                "suffix_decoding_max_cached_requests": 0,
-            },
-        ),
+        ("suffix", {"method": "custom_class", "model": "outrider.vllm.SuffixProposer"}),
+        ("cascade:suffix,lookup", {"method": "custom_class", "model": "outrider.vllm.CascadeProposer"}),
         ("model:./small", {"method": "draft_model", "model": "./small"}),
         ("translated:tli:./s", {"method": "draft_model", "model": "./s", "use_heterogeneous_vocab": True}),
         ("translated:org/s", {"method": "draft_model", "model": "org/s", "use_heterogeneous_vocab": True}),
@@ -51,6 +51,50 @@ def test_methods(drafter: str, config: dict[str, Any]) -> None:
     """With the best length of a chain."""
     found = deployment(Setting(drafter, Shape.chain(5), 1), "match", predictions(drafter, ONE))
     assert found.config == config | {"num_speculative_tokens": 5}
+
+
+def test_what_classes_of_ours_are_told() -> None:
+    """Of a drafter what is not their own; and to find the length themselves, where one for all batches is not best."""
+    speeds = ONE | {(None, 4): 1.0, (2, 4): 1.3, (5, 4): 1.1}
+    suffix = deployment(Setting("suffix:factor=3,global=0", Shape.chain(5), 1), "match", predictions("suffix", ONE))
+    assert suffix.config is None, "predictions of another drafter"
+    for drafter, shape, known, told in (
+        ("suffix", Shape.chain(5), ONE, {}),
+        ("suffix:factor=3,global=0", Shape.chain(5), ONE, {"drafter": "suffix:factor=3,global=0"}),
+        ("cascade:suffix,lookup:3", Shape.chain(5), ONE, {"drafter": "cascade:suffix,lookup:3"}),
+        ("suffix", Shape.chain(5), speeds, {"policy": "goodput"}),
+        ("suffix", None, ONE, {"policy": "goodput"}),
+    ):
+        found = deployment(Setting(drafter, shape, 1), "match", predictions(drafter, known))
+        assert found.told == told
+        assert found.config is not None and found.config["num_speculative_tokens"] == 5
+        assert "num_speculative_tokens_per_batch_size" not in found.config
+        assert found.additional == ({"outrider": told} if told else None)
+        assert found.arguments[:2] == ["--speculative-config", json.dumps(found.config)]
+        assert found.arguments[2:] == (["--additional-config", json.dumps({"outrider": told})] if told else [])
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "suffix:factor=3", "cascade:suffix,lookup", "cascade:lookup:3,suffix"])
+def test_classes_of_ours_take_what_they_are_told(drafter: str) -> None:
+    """As vLLM hands it over: the class is there under that name, and drafts with that drafter."""
+    method = method_of(drafter)
+    assert method.config is not None
+    module, _, name = method.config["model"].rpartition(".")
+    given = SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=4),
+        model_config=SimpleNamespace(max_model_len=64, tokenizer="none"),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+        additional_config=method.additional or {},
+    )
+    proposer = getattr(importlib.import_module(module), name)(given)
+    assert proposer.drafter.spec == make_drafter(drafter, DrafterSetting(cast(Target, None), None, lambda _: None)).spec
+
+
+@pytest.mark.parametrize("drafter", ["suffix:novel=3", "suffix:factor=no", "lookup:no"])
+def test_options_that_cannot_be_used(drafter: str) -> None:
+    """As when the drafter itself is made."""
+    with pytest.raises(BadOption):
+        method_of(drafter)
 
 
 @pytest.mark.parametrize("drafter", ["recycle", "early_exit:8", "cascade:suffix,model:./s", "my.module:Drafter"])

@@ -18,6 +18,7 @@ from .options import (
     Fast,
     Json,
     Offline,
+    Ray,
     TrustRemoteCode,
     print_json,
 )
@@ -34,6 +35,8 @@ EXAMPLES = """
     outrider bench --target demo --drafters suffix --baseline transformers,transformers-lookup --limit 4
 
     outrider bench --preset architectures --target ./model --draft-model ./small --drafters medusa:./heads --report out/
+
+    outrider bench --target ./my-model --drafters suffix --ray auto --out runs/b
 
     outrider bench --endpoint http://localhost:8000 --prompts spec_bench:question.jsonl --batch 1,8 --json
 """
@@ -119,6 +122,7 @@ def bench(
     draft_quantize: DraftQuantize = None,
     compile_: Compile = False,
     prefill_chunk: Annotated[int, typer.Option(help="Prompt tokens per pass.")] = 512,
+    ray: Ray = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -153,6 +157,7 @@ def bench(
         out=out,
         report=report,
         timeline=timeline,
+        ray=ray,
     )
     settings = Settings(
         target or "demo", "none", "match", None, dtype, device, offline, trust_remote_code, fast,

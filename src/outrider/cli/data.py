@@ -16,6 +16,7 @@ from .options import (
     Json,
     Offline,
     Quantize,
+    Ray,
     Target,
     TrustRemoteCode,
     print_json,
@@ -31,6 +32,8 @@ EXAMPLES = """
     outrider data --target demo --self 2000 --out runs/invented
 
     outrider data --target demo --prompts questions.jsonl --out runs/data --features auto
+
+    outrider data --prompts chat.jsonl --out runs/data --ray auto
 
 The same command again goes on where a broken run stopped.
 """
@@ -68,6 +71,7 @@ def data(
     trust_remote_code: TrustRemoteCode = False,
     fast: Fast = None,
     quantize: Quantize = None,
+    ray: Ray = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -89,5 +93,6 @@ def data(
         batch,
         features,
         features_limit,
+        ray,
     )
     print_json(run(settings, asked, show=not json_), json_)

@@ -24,7 +24,7 @@ EXAMPLES = """
 
 def export(
     drafter: Annotated[str, typer.Argument(help="Folder of a trained drafter, or METHOD:FOLDER.")],
-    format_: Annotated[str, typer.Option("--format", help="speculators, eagle3, eagle, medusa or dflash.")],
+    format_: Annotated[str, typer.Option("--format", help="speculators, eagle3, eagle, medusa, dflash or mtp.")],
     out: Annotated[Path, typer.Option(help="Folder to write; one that is there is never overwritten.")],
     target: Annotated[
         str | None, typer.Option(help="What it drafts for, where that lies now. [the name it was trained under]")

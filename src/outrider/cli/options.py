@@ -73,6 +73,10 @@ Fast = Annotated[
     typer.Option("--fast/--no-fast", help="Insist on fast modules, or keep Transformers'; by default what works."),
 ]
 Quantize = Annotated[str | None, typer.Option(help="int8: round the weights; less memory, more speed.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(help="Spread the work over a running Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
+]
 DeviceMap = Annotated[
     str | None, typer.Option(help="'auto' spreads a model over GPUs, memory and disk (Accelerate's device_map).")
 ]

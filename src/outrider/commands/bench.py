@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from ..api import Outrider
+from ..cluster import Cluster, check_cluster
 from ..errors import BadOption
 from ..loading import DEMO, Loader, as_dtype, snapshot
 from ..measure import cases as expanding
@@ -21,13 +22,14 @@ from ..measure.bundle import Bundle
 from ..measure.endpoint import Endpoint
 from ..measure.results import OWN, Case, Results
 from ..measure.runner import Plan
+from ..measure.spreading import Station, measure_in_parts
 from .bench_table import show
 from .settings import Settings, model_holder
 from .showing import progress_bar
 
 _OF_OUR_OWN = (  # options that a server decides by itself
     "target", "drafters", "k", "quantize", "verifiers", "policies", "perplexity", "costs", "keep_history", "preset",
-    "baseline",
+    "baseline", "ray",
 )  # fmt: skip
 _UNCLEARED = (
     "What a server remembers of earlier prompts and answers cannot be cleared: repeats and later cases may gain by it."
@@ -65,6 +67,7 @@ class Asked:
     out: Path | None = None
     report: Path | None = None
     timeline: bool = False
+    ray: str | None = None
 
 
 def run(asked: Asked, settings: Settings, *, show_table: bool) -> dict[str, Any]:
@@ -106,7 +109,11 @@ def _check(asked: Asked, settings: Settings) -> None:
         raise BadOption("--timeline writes into the folder of the run: name one with --out.")
     if asked.draft_model is not None and asked.preset is None:
         raise BadOption("--draft-model is for --preset: name a draft model among the drafters, as model:SPEC.")
+    if asked.ray is not None and asked.keep_history:
+        raise BadOption("With --keep-history prompts are answered in one order, on one machine: leave --ray out.")
     if asked.endpoint is None:
+        if asked.ray is not None:
+            check_cluster(asked.ray)
         if asked.model is not None or asked.api_key_env is not None:
             raise BadOption("--model and --api-key-env are for --endpoint: leave them out, or name a server.")
         return
@@ -172,7 +179,10 @@ def _here(asked: Asked, settings: Settings, folder: Path | None) -> tuple[Result
 
     wanted = Wanted(cases, chosen, plan, asked.perplexity, asked.costs)
     with progress_bar("measuring", wanted.steps) as advance:
-        return measure(wanted, load, bundle, advance, load_model), bundle
+        if asked.ray is None:
+            return measure(wanted, load, bundle, advance, load_model), bundle
+        with Cluster(asked.ray, lambda: Station(load, load_model)) as cluster:
+            return measure_in_parts(wanted, cluster, bundle, advance), bundle
 
 
 def _with_preset(asked: Asked) -> tuple[Asked, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..api import Outrider
 from ..checkpoints import template_hash
+from ..cluster import Cluster, check_cluster, parts_of
 from ..drafters.trained import identify
 from ..engine import Engine
 from ..errors import BadOption
@@ -30,6 +31,10 @@ from .showing import progress_bar, versions
 
 _INVENTED = 512  # tokens of an invented prompt in its template, for what states may take
 _AT_ONCE = 64  # invented prompts that are made before they are answered
+_SHARES = 4  # batches that a worker of a cluster takes at a time
+
+Task = Job | int
+"""An answer that is wanted, or the number of one whose prompt is to be invented."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Wanted:
     batch: int
     features: str = ""
     features_limit: float | None = None
+    ray: str | None = None
 
     def order(self) -> Order:
         """How answers are drawn.
@@ -77,15 +83,7 @@ class Wanted:
 
 def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
     """Write what is not yet there; the document is what `--json` prints. Ctrl-C keeps what is done."""
-    if asked.features and settings.quantize:
-        raise BadOption(
-            "--features keeps the states of the target as it is loaded, and training loads it whole: leave out "
-            "--quantize or --features (training can compute them: outrider train .. --features stored)."
-        )
-    if asked.features_limit is not None and not asked.features:
-        raise BadOption("--features-limit is about kept states: say --features auto, or leave it out.")
-    if bool(asked.prompts) == bool(asked.invented):
-        raise BadOption("Give either --prompts or --self, so that there is something to answer.")
+    _check(settings, asked)
     order = asked.order()
     texts = [found for spec in asked.prompts for found in read(spec, limit=asked.limit, offline=settings.offline)]
     llm = settings.load()
@@ -98,26 +96,26 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
             f"No prompt leaves room for {asked.max_new_tokens} tokens in a context of {llm.target.context}: shorten "
             "--max-new-tokens or the prompts."
         )
-    loop = llm.engine()
     wanted = about(llm.target, asked.layers(depth_of(llm.target)), "bfloat16") if asked.features else None
     folder = Folder(asked.out, _source(settings, asked, llm, order, [ids for ids, _ in fitting]))
     total = asked.invented or len(fitting) * asked.samples
     left = [number for number in range(total) if number not in folder.done]
     keeper = None
+    loop = llm.engine()
     if wanted is not None:
         longest = max((len(ids) for ids, _ in fitting), default=_INVENTED) + asked.max_new_tokens
         needed = len(left) * longest * wanted.token_bytes(width_of(llm.target))
         check_room(asked.out, needed, LIMIT if asked.features_limit is None else asked.features_limit)
         keeper = Keeper(Store(asked.out, wanted), loop)
-    jobs = (
-        _invented(llm, order, left, asked.batch)
-        if asked.invented
-        else (order.job(number, *fitting[number % len(fitting)]) for number in left)
-    )
+    tasks: list[Task] = [
+        number if asked.invented else order.job(number, *fitting[number % len(fitting)]) for number in left
+    ]
+    if asked.ray is None:
+        answers = _written(llm, loop, tasks, order, asked.batch, *(() if keeper is None else (keeper,)))
+    else:
+        answers = _written_by_cluster(asked.ray, settings, llm, tasks, order, asked.batch)
     started, written, tokens = perf_counter(), 0, 0
     try:
-        done = () if keeper is None else (keeper,)
-        answers = write_answers(loop, jobs, asked.batch, asked.max_new_tokens, *done)
         for answer in _shown(answers, len(left), show):
             folder.add([answer])
             written, tokens = written + 1, tokens + len(answer.answer)
@@ -139,6 +137,30 @@ def run(settings: Settings, asked: Wanted, *, show: bool) -> dict[str, Any]:
         "seconds": seconds,
         **versions(),
     }
+
+
+def _check(settings: Settings, asked: Wanted) -> None:
+    """Refuse what cannot work or would change nothing.
+
+    Raises:
+        BadOption: see there.
+    """
+    if asked.features and settings.quantize:
+        raise BadOption(
+            "--features keeps the states of the target as it is loaded, and training loads it whole: leave out "
+            "--quantize or --features (training can compute them: outrider train .. --features stored)."
+        )
+    if asked.features and asked.ray is not None:
+        raise BadOption(
+            "--features keeps states on this machine, and with --ray others make them: leave out --ray or --features "
+            "(training can compute them: outrider train .. --features stored)."
+        )
+    if asked.features_limit is not None and not asked.features:
+        raise BadOption("--features-limit is about kept states: say --features auto, or leave it out.")
+    if bool(asked.prompts) == bool(asked.invented):
+        raise BadOption("Give either --prompts or --self, so that there is something to answer.")
+    if asked.ray is not None:
+        check_cluster(asked.ray)
 
 
 class Keeper:
@@ -174,6 +196,31 @@ def _source(settings: Settings, asked: Wanted, llm: Outrider, order: Order, prom
         held_out=order.held_out,
         prompts=whence,
     )
+
+
+def _written(
+    llm: Outrider, loop: Engine, tasks: Sequence[Task], order: Order, batch: int, *done: Keeper
+) -> Iterator[Answer]:
+    """The answers, one by one as they are done; where a task is a number, the target invents its prompt first."""
+    jobs = [task for task in tasks if isinstance(task, Job)]
+    found = jobs or _invented(llm, order, [task for task in tasks if isinstance(task, int)], batch)
+    yield from write_answers(loop, found, batch, order.max_new_tokens, *done)
+
+
+def _written_by_cluster(
+    address: str, settings: Settings, llm: Outrider, tasks: Sequence[Task], order: Order, batch: int
+) -> Iterator[Answer]:
+    """The same by the workers of a cluster, each with the whole model; the answers are those of one process."""
+
+    def write(held: Outrider, part: Sequence[Task]) -> list[Answer]:
+        return list(_written(held, held.engine(), part, order, batch))
+
+    with Cluster(address, settings.load) as cluster:
+        here, name = identify(llm.target, settings.target), settings.target
+        for there in cluster.each(lambda held: identify(held.target, name)):
+            here.check(there, Path(name))
+        for part in cluster.spread(parts_of(tasks, cluster.workers, _SHARES * batch), write):
+            yield from part
 
 
 def _invented(llm: Outrider, order: Order, numbers: list[int], batch: int) -> Iterator[Job]:

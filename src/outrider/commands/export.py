@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +146,13 @@ def _serving(wanted: Wanted, layout: Layout, checkpoint: Checkpoint, folder: Pat
         tokens=wanted.tokens or TOKENS,
         engine=wanted.engine or next(iter(layout.engines), "vllm"),
         rows=rows,
-        table=table if features.scales_embeddings(config) else None,
+        table=table,
+        scaled=features.scales_embeddings(config),
     )
 
 
 def _load(settings: Settings, checkpoint: Checkpoint, folder: Path) -> Outrider:
-    llm = settings.load()
+    llm = replace(settings, dtype="float32").load()  # which holds what the files say, whatever they are written in
     checkpoint.manifest.target.check(identify(llm.target, settings.target), folder)
     return llm
 

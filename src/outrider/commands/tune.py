@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def _show(tuning: Tuning, sources: Sources) -> None:
     console.print(f"\nWritten to {sources.out}: outrider generate --config {sources.out} ...", soft_wrap=True)
     vllm = deployed(tuning)
     if vllm.config is not None:
-        console.print(f"vLLM: --speculative-config '{json.dumps(vllm.config)}'", soft_wrap=True, markup=False)
+        console.print(f"vLLM: {shlex.join(vllm.arguments)}", soft_wrap=True, markup=False)
     for note in vllm.notes:
         console.print(note, style="dim")
 

@@ -37,6 +37,11 @@ def plan(asked: Asked) -> Plan:
     if name != PLAIN:
         if name not in _TYPES:
             raise BadOption(f"llama.cpp has no method like '{name}': choose one of {', '.join(sorted(_TYPES))}.")
+        if name == "mtp" and argument:
+            raise BadOption(
+                "llama.cpp takes multi-token-prediction layers from the target's own file: write mtp alone, or serve "
+                "these on vLLM."
+            )
         serve += ["--spec-type", _TYPES[name]]
         if name == "model":
             serve += ["-md", _gguf(elsewhere(argument), steps)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import BadOption
 from ..measure.results import PLAIN
-from .plan import Asked, Plan, Step, elsewhere, exported
+from .plan import Asked, Plan, Step, elsewhere, exported, layers_of
 
 _ALGORITHMS = {
     "eagle3": "EAGLE3",
@@ -19,7 +19,7 @@ _ALGORITHMS = {
     "suffix": "NGRAM",
 }
 _WIDTH = 8  # children that our trees look at of each node
-_VARIANTS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+_VARIANTS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "qk_norm")
 
 
 def plan(asked: Asked) -> Plan:
@@ -67,7 +67,8 @@ def _speculative(asked: Asked) -> tuple[list[str], list[Step], tuple[str, ...]]:
         _check_variants(name, Path(argument).expanduser())
         options += ["--speculative-draft-model-path", str(path)]
     elif argument:
-        options += ["--speculative-draft-model-path", elsewhere(argument)]
+        path_, steps = layers_of(argument, "sglang") if name == "mtp" else (elsewhere(argument), [])
+        options += ["--speculative-draft-model-path", path_]
     if name == "dflash":
         return [*options, "--speculative-num-draft-tokens", str(length + 1)], steps, ()
     nodes = (asked.config.policy or "").partition(",")[2]

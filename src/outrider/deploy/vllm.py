@@ -7,8 +7,8 @@ from typing import Any
 
 from ..errors import BadOption
 from ..measure.results import PLAIN
-from ..tune.vllm import method_of
-from .plan import TRAINED, Asked, Plan, Step, exported
+from ..tune.vllm import OWN_CLASS, Deployment, method_of
+from .plan import TRAINED, Asked, Plan, Step, exported, layers_of
 
 _LAYOUTS = {"eagle3": "speculators", "dflash": "speculators", "eagle": "eagle", "medusa": "medusa"}
 _HEAD = "HEAD_ADDRESS"
@@ -26,7 +26,8 @@ def plan(asked: Asked) -> Plan:
             f"{asked.tensor} x {asked.pipeline} devices do not fall evenly on {asked.machines} machines: change "
             "--tensor-parallel, --pipeline-parallel or --machines."
         )
-    config, steps, notes = _speculative(asked)
+    found, steps = _speculative(asked)
+    notes = found.notes
     serve = ["vllm", "serve", asked.target]
     if asked.config.dtype:
         serve += ["--dtype", asked.config.dtype]
@@ -40,8 +41,7 @@ def plan(asked: Asked) -> Plan:
         serve += ["--pipeline-parallel-size", str(asked.pipeline)]
     if asked.port is not None:
         serve += ["--port", str(asked.port)]
-    if config is not None:
-        serve += ["--speculative-config", json.dumps(config)]
+    serve += found.arguments
     where = "this machine"
     if asked.machines > 1:
         serve += ["--distributed-executor-backend", "ray"]
@@ -52,22 +52,23 @@ def plan(asked: Asked) -> Plan:
         notes = (*notes, f"{_HEAD} is the first machine's address; model and drafter lie at the same paths everywhere.")
     if asked.config.quantize:
         notes = (*notes, f"quantize = {asked.config.quantize!r} is ours: vLLM serves the weights as they are.")
-    return Plan((*steps, Step(tuple(serve), where)), notes, config)
+    return Plan((*steps, Step(tuple(serve), where)), notes, found.config)
 
 
-def _speculative(asked: Asked) -> tuple[dict[str, Any] | None, list[Step], tuple[str, ...]]:
-    """`--speculative-config`, the commands that make what it names, and notes."""
+def _speculative(asked: Asked) -> tuple[Deployment, list[Step]]:
+    """What vLLM is told, and the commands that make what that names."""
     name, folder = asked.drafter
     if name == PLAIN:
-        return None, [], ("Plain decoding takes no --speculative-config.",)
-    found, notes = method_of(asked.config.drafter or PLAIN)
-    if found is None:
-        raise BadOption(f"{notes[0].rstrip('.')}; choose another drafter, or serve it by outrider serve.")
-    measured = (asked.config.measured or {}).get("speculative_config")
-    if isinstance(measured, str) and asked.length is None and json.loads(measured).get("method") == found["method"]:
-        config = json.loads(measured)
+        return Deployment(None, ("Plain decoding takes no --speculative-config.",)), []
+    method = method_of(asked.config.drafter or PLAIN)
+    if method.config is None:
+        raise BadOption(f"{method.notes[0].rstrip('.')}; choose another drafter, or serve it by outrider serve.")
+    measured = _measured(asked, method)
+    config, told, notes = {**method.config}, method.told, method.notes
+    if measured is not None:
+        config, told = measured
     else:
-        config = {**found, "num_speculative_tokens": asked.chain}
+        config["num_speculative_tokens"] = asked.chain
         if asked.tree:
             notes = (*notes, "vLLM drafts chains: the tree's depth is taken.")
     if asked.config.verifier == "block":
@@ -77,4 +78,21 @@ def _speculative(asked: Asked) -> tuple[dict[str, Any] | None, list[Step], tuple
         more = ["--k", str(config["num_speculative_tokens"])] if _LAYOUTS[name] == "speculators" else []
         path, steps = exported(name, folder, _LAYOUTS[name], "vllm", more)
         config["model"] = str(path)
-    return config, steps, notes
+    elif name == "mtp" and folder:
+        config["model"], steps = layers_of(folder, "vllm")
+    return Deployment(config, notes, told), steps
+
+
+def _measured(asked: Asked, method: Deployment) -> tuple[dict[str, Any], dict[str, str]] | None:
+    """What `tune` found for this drafter and for lengths that nobody asked to be otherwise."""
+    found = asked.config.measured or {}
+    if asked.length is not None or not isinstance(found.get("speculative_config"), str):
+        return None
+    config, told = json.loads(found["speculative_config"]), {}
+    if isinstance(found.get("additional_config"), str):
+        told = json.loads(found["additional_config"])["outrider"]
+    assert method.config is not None, "it was asked for"
+    same = config.get("method") == method.config["method"]
+    if same and config["method"] == OWN_CLASS:
+        same = config.get("model") == method.config["model"] and told.get("drafter") == method.told.get("drafter")
+    return (config, told) if same else None

@@ -19,6 +19,7 @@ from .lookup import Lookup
 from .medusa import Medusa
 from .model import ModelDrafter
 from .mtp import Mtp
+from .mtp_trained import TrainedMtp
 from .none import NoDrafter
 from .recycle import Recycle
 from .reference import Reference
@@ -42,11 +43,12 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "dflash": DFlash,
     "cascade": Cascade,
 }
-TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa] | type[DFlash]] = {
+TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa] | type[DFlash] | type[TrainedMtp]] = {
     "medusa": Medusa,
     "eagle": Eagle,
     "eagle3": Eagle3,
     "dflash": DFlash,
+    "mtp": TrainedMtp,
 }
 """Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"

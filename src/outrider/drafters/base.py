@@ -14,9 +14,7 @@ from ..errors import BadOption
 from ..kv import Seat
 from ..sampling import Sampling
 from ..target import Target
-from ..types import Budget, Draft, Noise, Scores
-
-UNBOUNDED = 1 << 40
+from ..types import UNBOUNDED, Budget, Draft, Noise, Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,8 @@ class Drafter(ABC):
         learns: it drafts from what requests that have ended wrote.
         from_text: its drafts follow from the tokens of prompts and outputs alone, without a model of its own and
             without the target's scores, so that recorded answers are enough to know them.
-        reads: it has a model that reads a request's whole text when it is first asked for a draft.
+        reads: it has a model that reads a request's whole text before its first draft, no more of it at a time than
+            `Budget.reading` says; until then its drafts are empty. `Draft.read` tells what it read.
         for_encoders: it drafts for encoder-decoder targets too, whose prompt is in another place (`Seat.encoded`).
 
     By `has_law` to `reencodes`, combinations that cannot work are refused before anything is loaded. The class says

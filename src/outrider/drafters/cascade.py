@@ -2,11 +2,8 @@
 
 The hybrid rule of SuffixDecoding (Oliaro et al., 2411.04975): the first drafter's draft is used when it expects at
 least as many accepted tokens as the second one's drafts have had so far in this request. The choice is made row by row,
-before the second drafter is asked, and from what does not depend on chance, so every rule stays lossless.
-
-A second drafter with a model of its own has the whole prompt to read before its first draft. That is put off until the
-first one has been of no use for as many rounds as the reading is worth, as one rents skis before one buys them: answers
-that are short, or copied from the prompt, go without.
+before the second drafter is asked, and from what does not depend on chance, so every rule stays lossless. Where the
+second one has nothing to say, for it may not have read the text yet (`Budget.reading`), the first one's draft stands.
 """
 
 from __future__ import annotations
@@ -25,16 +22,13 @@ from ..types import Budget, Draft, Noise, Scores
 from .base import Drafter, Setting
 from .options import split_specs
 
-_READING = 16  # tokens of a prompt whose reading costs about what a round with the second drafter gains
 _PRIOR = 1.0  # accepted tokens that the second drafter is believed to reach before it has drafted
 
 
 @dataclass(slots=True)
 class _State:
     parts: tuple[Any, Any]  # the two drafters' own states
-    patience: int = 0  # rounds without use of the first one that the second one still waits for
     asked: int | None = None  # whose draft is under way
-    unsure: bool = False  # whether the first one's was not good enough
     rounds: int = 1  # in which the second one has drafted, the prior counting as one
     accepted: float = _PRIOR  # of its drafts
 
@@ -93,7 +87,7 @@ class Cascade(Drafter):
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`."""
         first, second = (part.begin(prompt, _tapped(part, hidden)) for part in self._parts)
-        return _State((first, second), len(prompt) // _READING if self._parts[1].reads else 0)
+        return _State((first, second))
 
     def seated(self, state: _State, seat: Seat) -> None:
         """See `Drafter`."""
@@ -144,14 +138,16 @@ class Cascade(Drafter):
         for place, ((state, budget, _, _), draft) in enumerate(zip(rows, drafts, strict=True)):
             _check(draft, self._parts[0].spec)
             confident = draft.score is not None and len(draft.tree) > 1 and draft.score >= state.expected
-            state.unsure = not confident and budget.depth > 0
-            state.asked = int(not confident and not state.patience and self._limited(1, state, budget).depth > 0)
+            state.asked = int(not confident and self._limited(1, state, budget).depth > 0)
             if state.asked:
                 left.append(place)
         if left:
             for place, draft in zip(left, self._ask(1, [rows[place] for place in left]), strict=True):
-                score = states[place].expected if draft.score is None else draft.score
-                drafts[place] = replace(draft, score=score)
+                state = states[place]
+                if len(draft.tree) == 1 < len(drafts[place].tree):
+                    state.asked, drafts[place] = 0, replace(drafts[place], read=draft.read)
+                else:
+                    drafts[place] = replace(draft, score=state.expected if draft.score is None else draft.score)
         return drafts
 
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
@@ -159,7 +155,6 @@ class Cascade(Drafter):
         if state.asked == 1 and len(scores.logits) > 1:
             state.rounds += 1
             state.accepted += len(path) - 1
-        state.patience = max(0, state.patience - state.unsure)
         chain = scores.at(path)
         for which, (part, own) in enumerate(zip(self._parts, state.parts, strict=True)):
             used = which == state.asked

@@ -18,6 +18,7 @@ from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 
+LONGEST = 16  # tokens
 _TRUST = 2  # tokens drafted at most per token matched
 
 
@@ -56,7 +57,7 @@ class Lookup(Drafter):
 
     from_text = for_encoders = True
 
-    def __init__(self, longest: int = 16) -> None:
+    def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
         self.spec = f"lookup:{longest}"
 
@@ -67,11 +68,20 @@ class Lookup(Drafter):
         Raises:
             BadOption: N is no number of 1 or more.
         """
+        return cls(cls.match_length(argument))
+
+    @staticmethod
+    def match_length(argument: str) -> int:
+        """What stands behind the colon, or what counts without it.
+
+        Raises:
+            BadOption: it is no number of 1 or more.
+        """
         if not argument:
-            return cls()
+            return LONGEST
         if not argument.isdecimal() or int(argument) < 1:
             raise BadOption(f"lookup:{argument} is no match length: write lookup:N with N of 1 or more tokens.")
-        return cls(int(argument))
+        return int(argument)
 
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _Text:
         """See `Drafter`."""

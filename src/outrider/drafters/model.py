@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class _State:
     fed: list[int] = field(default_factory=list)  # what the cache holds, drafts included
     sure: int = 0  # how many of those are known to agree with `tokens`
     heard: Encoded | None = None  # what the target's encoder made, until the draft model knows of it
+    began: bool = False  # whether all of the text has been read once, so that the row may join others
 
     def roll_back(self) -> None:
         """Keep of the cache what agrees with the committed text, the pending token apart."""
@@ -83,6 +84,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         self._model, self._vocabulary, self.spec = model, vocabulary, spec
         self._shares = self._listens_to(encoder)
+        self.reads = encoder is None  # what a decoder has to read before it drafts is a few tokens
         self._banned = None if shared is None else ~shared.to(model.device)
 
     @classmethod
@@ -155,9 +157,13 @@ class ModelDrafter(Drafter):
         noises: Sequence[Noise],
     ) -> list[Draft]:
         """See `Drafter`; one pass of the draft model per level for all rows together."""
+        read = [
+            self._read(state, budget.reading) if budget.depth > 0 else 0
+            for state, budget in zip(states, budgets, strict=True)
+        ]
         growths = [
             sprout(Start(state.tokens[-1], len(state.tokens), budget, noise, self._model.eos), sampling)
-            if budget.depth > 0
+            if budget.depth > 0 and state.began
             else None
             for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
         ]
@@ -166,20 +172,16 @@ class ModelDrafter(Drafter):
             for state, growth, sampling in zip(states, growths, samplings, strict=True)
             if growth is not None
         ]
-        for row in active:
-            if row.state.heard is not None:
-                self._listen(row.state, row.state.heard)
-            if not row.state.fed and row.state.seat.cache.rows == 1:
-                self._read(row.state)
         if active:
             cache = gather([row.state.seat for row in active])
             self._catch_up(active, cache)
             while any(feeds := [row.growth.feed() for row in active]):
                 self._feed(active, feeds, cache)
-        return [
+        drafts = [
             growth.draft() if growth else Draft(Tree.chain(state.tokens[-1:]))
             for state, growth in zip(states, growths, strict=True)
         ]
+        return [replace(draft, read=count) if count else draft for draft, count in zip(drafts, read, strict=True)]
 
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`; what the cache holds beyond the committed text is dropped when the next draft begins."""
@@ -205,10 +207,20 @@ class ModelDrafter(Drafter):
         known = model.read(heard.source, heard.states) if self._shares else model.encode(heard.source)
         state.seat.cache.encoded[state.seat.row], state.heard = known, None
 
-    def _read(self, state: _State) -> None:
-        """Run a new text but for its pending token, before its row joins others; in parts, as it may be long."""
-        state.fed, state.sure = state.tokens[:-1], len(state.tokens) - 1
-        prefill(self._model, self._known(state.fed), state.seat.cache)
+    def _read(self, state: _State, most: int) -> int:
+        """Run a new text but for its pending token, before its row joins others; how many tokens of it were run."""
+        if state.began or not most:
+            return 0
+        if state.heard is not None:
+            self._listen(state, state.heard)
+        state.roll_back()
+        start, end = len(state.fed), len(state.tokens) - 1
+        part = state.tokens[start : min(end, start + most)]
+        prefill(self._model, self._known(part), state.seat.cache)
+        state.fed += part
+        state.sure = len(state.fed)
+        state.began = state.sure == end
+        return len(part)
 
     def _catch_up(self, active: Sequence[_Active], cache: KVCache) -> None:
         """Drop what is no longer the text, feed what is missing of it, and let each draft grow by its first level."""

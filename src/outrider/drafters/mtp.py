@@ -24,6 +24,7 @@ from ..errors import BadOption
 from ..heads.mtp import MtpDepth
 from ..kv import KVCache, Seat, gather
 from ..layers import Layered, layered
+from ..layouts.reading import is_of
 from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
@@ -67,15 +68,16 @@ class Mtp(Drafter):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> Drafter:
-        """`mtp`, or `mtp:FOLDER` for layers that lie elsewhere than the target, those of `outrider train mtp` too.
+        """`mtp`, or `mtp:FOLDER` for layers that lie elsewhere than the target; those of `outrider train mtp` too,
+        exported or not.
 
         Raises:
             BadOption: the target was made in memory and no folder is named, or they were trained for another target.
             ModelNotFound, UnsupportedModel: there are no such layers, or they cannot be used.
         """
-        if argument and is_drafter(Path(argument).expanduser()):
-            return TrainedMtp.from_spec(argument, setting)
         folder = Path(argument).expanduser() if argument else setting.folder
+        if argument and folder is not None and (is_drafter(folder) or is_of(folder, "mtp")):
+            return TrainedMtp.from_spec(argument, setting)
         if folder is None:
             raise BadOption(
                 "mtp reads its layers from the target's files, and this target has no folder: load it from one, or "

@@ -6,7 +6,7 @@ from .. import features
 from ..heads.mtp import MtpHead, MtpShape
 from .base import Setting
 from .recurrent import Recurrent
-from .trained import borrowed, open_folder, ready
+from .trained import Opened, borrowed, open_folder, ready
 
 
 class TrainedMtp(Recurrent):
@@ -14,13 +14,23 @@ class TrainedMtp(Recurrent):
 
     @classmethod
     def from_spec(cls, argument: str, setting: Setting) -> TrainedMtp:
-        """`mtp:FOLDER`, as `outrider train mtp` wrote it.
+        """`mtp:FOLDER`, as `outrider train mtp` wrote it, or in a published layout.
 
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
         """
-        opened = open_folder("mtp", argument, setting)
+        return cls.of(open_folder("mtp", argument, setting), setting, f"mtp:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> TrainedMtp:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
         head = MtpHead(opened.shape(MtpShape), features.output(setting.target, opened.checkpoint.ids))
         opened.fill(head)
         taps = opened.checkpoint.manifest.taps
-        return cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, f"mtp:{argument}")
+        drafter = cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter

@@ -148,6 +148,21 @@ class Suffix(Drafter):
         Raises:
             BadOption: an option or a corpus that cannot be used.
         """
+        given = cls.options(argument)
+        names = {"global": "global_tokens"}
+        drafter = cls(**{names.get(key, key): value for key, value in given.items() if key != "corpus"})
+        if "corpus" in given:
+            drafter._preload(read_corpus(Path(given["corpus"]), setting.tokenizer))
+            drafter.spec += f",corpus={given['corpus']}"
+        return drafter
+
+    @staticmethod
+    def options(argument: str) -> dict[str, Any]:
+        """What stands behind the colon, before a corpus is read.
+
+        Raises:
+            BadOption: an option that cannot be used.
+        """
         readers = {
             "factor": number(1),
             "longest": whole(1),
@@ -155,13 +170,7 @@ class Suffix(Drafter):
             "global": whole(0),
             "corpus": text_path,
         }
-        given = read_options("suffix", argument, readers, path="corpus")
-        names = {"global": "global_tokens"}
-        drafter = cls(**{names.get(key, key): value for key, value in given.items() if key != "corpus"})
-        if "corpus" in given:
-            drafter._preload(read_corpus(Path(given["corpus"]), setting.tokenizer))
-            drafter.spec += f",corpus={given['corpus']}"
-        return drafter
+        return read_options("suffix", argument, readers, path="corpus")
 
     def _preload(self, texts: list[list[int]]) -> None:
         size = sum(map(len, texts))

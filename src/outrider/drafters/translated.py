@@ -208,7 +208,7 @@ def _scattered(probs: Tensor, shared: Tensor, vocabulary: int) -> Tensor:
 def _same_text(state: _State, draft: Draft, depth: int) -> Draft:
     """A draft's text in the target's ids; a point mass, since the draft model's law is over other tokens."""
     told = state.transcript.back(draft.tree.tokens[1:].tolist()) if len(draft.tree) > 1 else []
-    return Draft(Tree.chain([state.pending, *told[:depth]]), score=draft.score)
+    return Draft(Tree.chain([state.pending, *told[:depth]]), score=draft.score, read=draft.read)
 
 
 def _end(tokenizer: Any) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ class Eagle3Shape:
         norm_before_residual: the residual is the state behind its norm, not before it.
         target_width: of the target's states, where the head is not as wide; 0 where it is.
         embedding: rows of an embedding of its own; 0 where it takes the target's.
+        qk_norm: norm queries and keys, head by head (Qwen 3).
     """
 
     block: BlockShape
@@ -43,6 +44,7 @@ class Eagle3Shape:
     norm_before_residual: bool = False
     target_width: int = 0
     embedding: int = 0
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         if min(self.taps, self.vocabulary) < 1 or min(self.target_width, self.embedding) < 0:
@@ -54,12 +56,12 @@ class Eagle3Shape:
 
 
 class _Layer(nn.Module):
-    def __init__(self, shape: BlockShape, norm_before_residual: bool) -> None:
+    def __init__(self, shape: BlockShape, norm_before_residual: bool, qk_norm: bool) -> None:
         super().__init__()
         self._norm_before_residual = norm_before_residual
         self.input_layernorm = Norm(shape.width, shape.eps)
         self.hidden_norm = Norm(shape.width, shape.eps)
-        self.self_attn = Attention(shape, 2 * shape.width)
+        self.self_attn = Attention(shape, 2 * shape.width, normed=qk_norm)
         self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.mlp = Mlp(shape)
 
@@ -91,7 +93,7 @@ class Eagle3Head(RecurrentHead):
             self.input_norm = Norm(shape.taps * inputs, eps)
         if shape.embedding:
             self.embed_tokens = nn.Embedding(shape.embedding, width)
-        self.layers = nn.ModuleList([_Layer(shape.block, shape.norm_before_residual)])
+        self.layers = nn.ModuleList([_Layer(shape.block, shape.norm_before_residual, shape.qk_norm)])
         self.norm = Norm(width, eps)
         self.lm_head = nn.Linear(width, shape.vocabulary, bias=False)
         initialise(self, width)

@@ -63,19 +63,21 @@ class Serving:
         name: hub id or folder.
         architectures: of its config.
         positions: longest context.
+        rows: ids [n] -> [n, D], its output layer's, in float32; may load the target.
+        table: the embeddings as the target uses them, [V, D], likewise.
         tokens: drafted per round, where the layout says it.
         engine: whose names are to be written, where engines differ: "vllm" or "sglang".
-        rows: ids [n] -> [n, D], its output layer's; may load the target.
-        table: the embeddings as the target uses them, [V, D]; None where they are the rows of its table.
+        scaled: they are not the rows of its table.
     """
 
     name: str
     architectures: tuple[str, ...]
     positions: int
+    rows: Callable[[Tensor], Tensor]
+    table: Callable[[], Tensor]
     tokens: int = 3
     engine: str = "vllm"
-    rows: Callable[[Tensor], Tensor] | None = None
-    table: Callable[[], Tensor] | None = None
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def layer_keys(checkpoint: Checkpoint, serving: Serving) -> dict[str, Any]:
     shape = checkpoint.manifest.shape
     if shape.get("fc_norm", True):
         raise UnsupportedModel("No published layout of DFlash has fc_norm: train it with fc_norm = false (--config).")
-    if serving.table is not None:
+    if serving.scaled:
         raise UnsupportedModel("This target scales its embeddings, and engines hand DFlash heads unscaled ones.")
     keys = block_keys(checkpoint, shape["block"], serving.positions)
     kinds = ["full_attention"] * shape["layers"]
@@ -144,7 +144,6 @@ def write_body(checkpoint: Checkpoint, serving: Serving) -> dict[str, Tensor]:
     tensors = dict(checkpoint.tensors)
     vocabulary = maps(checkpoint.ids, checkpoint.manifest.target.vocabulary)
     if vocabulary:
-        assert serving.rows is not None
         tensors |= {**vocabulary, _HEAD: serving.rows(checkpoint.ids)}
     return tensors
 

@@ -74,7 +74,7 @@ class Eagle(Layout):
 
     def write(self, checkpoint: Checkpoint, serving: Serving) -> Writing:
         """See `Layout`."""
-        if serving.table is not None:
+        if serving.scaled:
             raise UnsupportedModel(
                 "This target scales its embeddings, and engines hand EAGLE heads unscaled ones: train eagle3, whose "
                 "head norms them."

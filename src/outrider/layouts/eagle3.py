@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..checkpoints import Checkpoint
+from ..errors import UnsupportedModel
 from .base import Layout, Reading, Serving, View, Writing
 from .folder import Found
 from .keys import Keys, strange
@@ -68,6 +69,8 @@ class Eagle3(Layout):
     def write(self, checkpoint: Checkpoint, serving: Serving) -> Writing:
         """See `Layout`."""
         shape, manifest = checkpoint.manifest.shape, checkpoint.manifest
+        if shape.get("qk_norm"):
+            raise UnsupportedModel("The flat layout has no norms of queries and keys: write --format speculators.")
         config = {
             "architectures": [_FLAT[0]],
             **block_keys(checkpoint, shape["block"], serving.positions),
@@ -158,6 +161,6 @@ def expect_shape(found: Found, tensors: Mapping[str, Tensor], name: str, shape: 
 def write_body(checkpoint: Checkpoint, serving: Serving) -> dict[str, Tensor]:
     """The tensors with the vocabulary map, and with the target's embeddings where engines would take others."""
     tensors = {**checkpoint.tensors, **maps(checkpoint.ids, checkpoint.manifest.target.vocabulary)}
-    if serving.table is not None and _EMBEDDING not in tensors:
+    if serving.scaled and _EMBEDDING not in tensors:
         tensors[_EMBEDDING] = serving.table()
     return tensors

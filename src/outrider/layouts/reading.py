@@ -20,9 +20,12 @@ from .eagle import Eagle
 from .eagle3 import Eagle3
 from .folder import Found, read_config, read_folder
 from .medusa import Medusa
+from .mtp import Mtp
 from .speculators import Speculators
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (Speculators(), Eagle3(), Eagle(), Medusa(), DFlash())}
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout for layout in (Speculators(), Eagle3(), Eagle(), Medusa(), DFlash(), Mtp())
+}
 EXTRA = "outrider.json"
 _LARGEST_EXTRA = 16 << 20  # bytes
 _PUBLISHED = ("architectures", "model_type", "speculators_model_type", "medusa_num_heads")
@@ -71,9 +74,14 @@ def layout_of(config: Mapping[str, Any], where: Path) -> Layout:
             return layout
     raise UnsupportedModel(
         f"{where} is of no layout that is known: architectures is {config.get('architectures')!r}, and one of "
-        "Eagle3DraftModel (speculators), LlamaForCausalLMEagle3, EagleLlamaForCausalLM, MedusaModel, DFlashDraftModel "
-        "was expected."
+        "Eagle3DraftModel (speculators), LlamaForCausalLMEagle3, EagleLlamaForCausalLM, MedusaModel, DFlashDraftModel, "
+        "MiMoForCausalLM was expected."
     )
+
+
+def is_of(folder: Path, name: str) -> bool:
+    """Whether a folder is in this published layout."""
+    return is_published(folder) and LAYOUTS[name].recognises(read_config(folder))
 
 
 def read_published(folder: Path, view: View, changes: Mapping[str, Any] | None = None) -> Published:

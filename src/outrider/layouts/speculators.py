@@ -15,6 +15,7 @@ from .llama import HARMLESS, block_keys
 from .taps import KEY, take_taps
 
 _VERSION = "0.3.0"  # of the format that is written
+_KINDS = {False: "llama", True: "qwen3"}  # of an EAGLE-3 layer, by whether its queries and keys are normed
 _HARMLESS = ("speculators_version", "embed_requires_grad")
 
 
@@ -37,7 +38,10 @@ class Speculators(Layout):
         variants["norm_before_residual"] = keys.take("norm_before_residual", bool)
         taps, why = take_taps(keys, view.id.depth, speculators=True)
         layer = keys.table("transformer_layer_config")
-        layer.expect("model_type", "llama")
+        kind = layer.take("model_type", str, _KINDS[False])
+        if kind not in _KINDS.values():
+            raise layer.strange("model_type", f"is {kind!r}", " or ".join(map(repr, _KINDS.values())))
+        variants["qk_norm"] = kind == _KINDS[True]
         layer.expect("num_hidden_layers", 1)
         layer.expect("vocab_size", view.id.vocabulary)
         layer.expect("num_aux_hidden_states", len(taps))
@@ -55,6 +59,7 @@ class Speculators(Layout):
         if manifest.method == "dflash":
             return _write_dflash(checkpoint, serving)
         layer = block_keys(checkpoint, shape["block"], serving.positions)
+        layer["model_type"] = _KINDS[bool(shape.get("qk_norm"))]
         if len(manifest.taps) != 3:
             layer["num_aux_hidden_states"] = len(manifest.taps)
         config = {

@@ -91,7 +91,7 @@ def measure(
     Raises:
         BadOption, BadPrompt: as `load` and `Outrider.using` do; a prompt that does not fit.
     """
-    bundle.samples.records = list({_key(sample): sample for sample in bundle.samples.records}.values())
+    bundle.samples.records = list({key_of(sample): sample for sample in bundle.samples.records}.values())
     bundle.manifest["interrupted"] = False
     try:
         for quantize in dict.fromkeys(case.quantize for case in wanted.cases):
@@ -99,7 +99,7 @@ def measure(
             _OneTarget(wanted, own, bundle, advance).measure(load, quantize, load_model)
     except KeyboardInterrupt:
         bundle.manifest["interrupted"] = True
-    return _finished(wanted, bundle)
+    return finished(wanted, bundle)
 
 
 def measure_endpoint(
@@ -110,7 +110,7 @@ def measure_endpoint(
     Raises:
         BadOption: the server refuses or goes away; what was answered before is in the bundle.
     """
-    known = {_key(sample): sample for sample in bundle.samples.records}
+    known = {key_of(sample): sample for sample in bundle.samples.records}
     bundle.samples.records = list(known.values())
     bundle.manifest["interrupted"] = False
     for _ in known:
@@ -125,10 +125,10 @@ def measure_endpoint(
         bundle.manifest["interrupted"] = True
     if endpoint.counting:
         bundle.manifest["tokens_per_event"] = sorted(endpoint.counting)
-    return _finished(wanted, bundle)
+    return finished(wanted, bundle)
 
 
-def _finished(wanted: Wanted, bundle: Bundle) -> Results:
+def finished(wanted: Wanted, bundle: Bundle) -> Results:
     """What is known amounts to; it is written too."""
     bundle.samples.replace(compared(wanted.cases, bundle.samples.records))
     memory = {int(index): size for index, size in bundle.manifest.get("drafter_memory", {}).items()}
@@ -158,7 +158,7 @@ class _OneTarget:
         known = self._samples()
         for _ in known:
             self.advance()
-        left = turns(self.own, self.wanted.prompts, self.wanted.plan, frozenset(map(_key, known)))
+        left = turns(self.own, self.wanted.prompts, self.wanted.plan, frozenset(map(key_of, known)))
         unasked = self.wanted.perplexity and any(sample.perplexity is None for sample in known)
         if self.wanted.plan.keep_history and known and left:
             raise BadOption(
@@ -239,7 +239,7 @@ class _OneTarget:
             for index in others:
                 rival.warm_up(self.own[index], self.wanted.prompts, self.wanted.plan)
         again = {(turn.case, prompt.id, turn.repeat) for turn in left for prompt in turn.prompts}
-        self.bundle.samples.records = [s for s in self.bundle.samples.records if _key(s) not in again]
+        self.bundle.samples.records = [s for s in self.bundle.samples.records if key_of(s) not in again]
         unused = {index: share.others for index, share in shares.items()}
 
         def told(sample: Sample, output: Output) -> None:
@@ -269,11 +269,11 @@ class _OneTarget:
         told = {(found.case, found.prompt, found.repeat) for found in self.bundle.divergences.records}
         samples = self._samples()
         where = {case: index for index, case in self.own.items()}
-        plain = {_key(sample): sample for sample in samples if self.own[sample.case].drafter == PLAIN}
+        plain = {key_of(sample): sample for sample in samples if self.own[sample.case].drafter == PLAIN}
         return [
             (plain[where[self.own[sample.case].plain], sample.prompt, sample.repeat], sample)
             for sample in compared(self.wanted.cases, samples)
-            if sample.identical is False and _key(sample) not in told
+            if sample.identical is False and key_of(sample) not in told
         ]
 
     def _divergence(self, llm: Outrider, rival: Transformers | None, plain: Sample, other: Sample) -> Divergence:
@@ -334,7 +334,7 @@ def _served_by(rival: Transformers, case: Case, plan: Plan, turn: Turn, unused: 
     return rival.serve(case, turn, plan, unused)
 
 
-def _key(sample: Sample) -> Key:
+def key_of(sample: Sample) -> Key:
     return sample.case, sample.prompt, sample.repeat
 
 

@@ -30,6 +30,7 @@ FEATURES = {  # extra -> what it is for
     "audio": "recordings, for targets that hear",
     "report": "HTML reports and plots",
     "datasets": "prompts of data sets",
+    "ray": "several machines (data --ray, bench --ray)",
     "endpoint": "measuring servers (bench --endpoint)",
 }
 _BANDWIDTH_REPEATS = 5

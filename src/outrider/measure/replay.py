@@ -22,11 +22,9 @@ from ..kv import KVCache
 from ..policy import Maker, make_policy
 from ..policy import Setting as PolicySetting
 from ..target import Target
-from ..types import Round, Scores, Tree
+from ..types import UNBOUNDED, Round, Scores, Tree
 from ..verify.match import Match
 from .logs import Answer
-
-_UNBOUNDED = 1 << 40
 
 
 class ReplayTarget:
@@ -38,7 +36,7 @@ class ReplayTarget:
 
     exactness, build = "bits", "replay"
     device, dtype = torch.device("cpu"), torch.float32
-    context, pass_bytes = _UNBOUNDED, 0
+    context, pass_bytes = UNBOUNDED, 0
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary

@@ -50,7 +50,7 @@ class Parts:
             BadOption: the policy does not go with them.
         """
         branches = llm.drafter.makes_trees and not llm.verifier.chains_only
-        maker = make_policy(policy, Setting(llm.drafter.spec, llm.drafter.has_law, branches))
+        maker = make_policy(policy, Setting(llm.drafter.spec, llm.drafter.has_law, branches, llm.drafter.reads))
         combinations.check(llm.verifier, llm.drafter, llm.drafter.spec, maker().budget())
         return cls(llm.target, llm.drafter, llm.verifier, maker, policy)
 

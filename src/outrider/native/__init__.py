@@ -1,4 +1,4 @@
-"""Linears, attention, norms and gates of the lean decoder in C++, compiled once for this very machine.
+"""Linears, attention, norms and gates of the lean decoder, and races of noise, in C++, compiled for this very machine.
 
 PyTorch's kernels choose their blocking by the shape of a pass, so a token's bits depend on what shares it; these do
 not, and they spare a small model the cost of dozens of small operations a layer. The library is built by the machine's
@@ -28,6 +28,7 @@ __all__ = [
     "Panels",
     "available",
     "compiler",
+    "contenders",
     "gate",
     "norm",
     "why_not",
@@ -135,6 +136,13 @@ def gate(both: Tensor, act: int) -> Tensor:
     out = both.new_empty(both.shape[0], both.shape[1] // 2)
     _call(f"gate_{DTYPES[both.dtype]}", both.data_ptr(), act, out.data_ptr(), *out.shape)
     return out
+
+
+def contenders(probs: Tensor, base: int) -> Tensor:
+    """The ids of [V] float32, contiguous, that can win the race of `noise.race` with this base; [few], rising."""
+    found = torch.empty(probs.shape[0], dtype=torch.int64)
+    count = library().contenders(probs.data_ptr(), probs.shape[0], base, found.data_ptr())
+    return found[:count]
 
 
 class Panels:

@@ -69,6 +69,8 @@ def _library() -> tuple[Any, str]:
             function = getattr(loaded, f"{kernel}_{name}")
             function.argtypes, function.restype = types, None
     loaded.panel.argtypes, loaded.panel.restype = [], _NUMBER
+    loaded.contenders.argtypes = [_POINTER, _NUMBER, ctypes.c_uint64, _POINTER]
+    loaded.contenders.restype = _NUMBER
     return loaded, ""
 
 

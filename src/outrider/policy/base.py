@@ -36,11 +36,13 @@ class Setting:
         drafter: its name, for messages.
         has_law: it asks `Budget.stop` after each token that it draws.
         makes_trees: it spends `Budget.nodes` on branches.
+        reads: it has a model that reads a request's text before its first draft.
     """
 
     drafter: str = ""
     has_law: bool = True
     makes_trees: bool = False
+    reads: bool = False
 
 
 LONGEST = 20  # tokens that a policy which waits for the drafter's doubts lets it draft, as Transformers does

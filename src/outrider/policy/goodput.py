@@ -3,7 +3,8 @@
 Acceptance says little by itself: it can stay at 0.9 while speculation turns from a gain into a loss, as the batch grows
 (vLLM #26504). So the rule weighs it against measured seconds. Acceptance is learned per request; what passes and drafts
 cost is learned by all requests of one maker together, both from rounds alone. Where drafting does not pay, nothing is
-asked of the drafter but a token now and then, more and more rarely, so that the rule notices when that changes.
+asked of the drafter but a token now and then, more and more rarely, so that the rule notices when that changes. A draft
+model that has the request's text to read first reads it when that pays (`reading`).
 
 A pass is shared by the rows of a batch, and so is the decision: `Company` makes it for all of them at once. Rows with
 another policy or another drafter ride along, and count as one node each. The choice is a function of the rounds alone.
@@ -11,15 +12,16 @@ another policy or another drafter ride along, and count as one node each. The ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from .. import tree as trees
-from ..types import Budget, Round
+from ..types import UNBOUNDED, Budget, Round
 from .acceptance import DEEPEST, Acceptance, Branches, Chain, Slot
 from .allocation import START, allocate, reach
 from .base import Maker, Setting, no_argument
 from .costs import Costs
+from .reading import Ledger, Text
 
 _PROBE = 1  # tokens of a probe
 _BRIEFEST, _SHORTEST, _LONG, _LONGEST = 8, 16, 128, 1024  # rounds between probes: at first, cheap or dear; later
@@ -43,18 +45,20 @@ class Shared:
 
     Attributes:
         costs: of their passes.
+        ledger: what they know of reading.
         company: the rows of the latest pass, or of the one whose rounds are being told.
         newcomers: the requests that have had no pass yet and will most likely share their first one.
     """
 
     costs: Costs = field(default_factory=Costs)
+    ledger: Ledger = field(default_factory=Ledger)
     company: Company | None = None
     newcomers: Company | None = None
 
     def welcome(self, member: Goodput) -> Company:
         """The company of a new request until its first pass."""
         if self.newcomers is None or self.newcomers.decided:
-            self.newcomers = Company(self.costs)
+            self.newcomers = Company(self)
         self.newcomers.join(member)
         return self.newcomers
 
@@ -64,7 +68,7 @@ class Shared:
         if self.company is None or round_.place == 0 or round_.began != self.company.began:
             if self.company is not None:
                 self.company.settle()
-            self.company = Company(self.costs, round_.began)
+            self.company = Company(self, round_.began)
         return self.company
 
 
@@ -72,22 +76,22 @@ class Company:
     """The rows of one pass: what it cost, and what they will ask for in the next.
 
     Args:
-        costs: where that is written down.
+        shared: where that is written down.
         began: when the pass began, by which its rounds are known.
 
     Attributes:
         decided: whether they know by now.
     """
 
-    def __init__(self, costs: Costs, began: float = 0.0) -> None:
+    def __init__(self, shared: Shared, began: float = 0.0) -> None:
         self.decided, self.began = False, began
-        self._costs = costs
+        self._costs, self._ledger = shared.costs, shared.ledger
         self._members: list[Goodput] = []
         # Rows, nodes, seconds and seconds of drafting, until that is written down.
         self._pass: tuple[int, int, float, float] | None = None
         self._others = 0  # rows of the pass that are none of ours
         self._seconds, self._deepest, self._seen = 0.0, 0, 0
-        self._asked, self._catching_up = False, False
+        self._asked, self._catching_up, self._read = False, False, 0
 
     def join(self, member: Goodput) -> None:
         """Take a row in that will have another round."""
@@ -98,6 +102,7 @@ class Company:
         self._seconds += round_.verdict_seconds
         self._deepest = max(self._deepest, depth)
         self._asked, self._catching_up = self._asked or asked, self._catching_up or catching_up
+        self._read += round_.read
         self._seen += 1
         self._others = round_.rows - self._seen
         self._pass = (round_.rows, round_.nodes, round_.verify_seconds, round_.draft_seconds)
@@ -109,7 +114,9 @@ class Company:
         if self._pass is not None:
             rows, nodes, seconds, drafting = self._pass
             self._costs.add(rows, nodes, seconds + self._seconds)
-            if self._asked:
+            if self._read:
+                self._ledger.add(self._read, drafting)
+            elif self._asked:
                 self._costs.add_draft(rows, self._deepest, drafting, at_most=self._catching_up)
         self._pass = None
 
@@ -119,6 +126,8 @@ class Company:
         self.settle()
         rows = self._rows
         verify, draft = self._costs.verify(rows), self._costs.draft(rows)
+        for member in self._members:
+            member.allow(verify.at(rows) if verify else None, rows)
         if verify is None:
             for member in self._members:
                 member.ask(Budget(max(1, START // rows)))
@@ -130,6 +139,8 @@ class Company:
         most = reach(verify, rows)
         slots = [*(member.slots(most) for member in self._members), *[[]] * self._others]
         counts, gain = allocate(slots, verify, draft)
+        if any(member.has_read for member in self._members):
+            self._ledger.add_gain(gain)
         if self._costs.plain_is_due(rows, gain):
             for member in self._members:
                 member.ask(Budget(0))
@@ -173,10 +184,13 @@ class Goodput:
     Args:
         shared: with the other requests of the same maker.
         makes_trees: the drafter spends `Budget.nodes` on branches.
+        reads: it has a model that reads the text before its first draft.
     """
 
-    def __init__(self, shared: Shared | None = None, *, makes_trees: bool = False) -> None:
+    def __init__(self, shared: Shared | None = None, *, makes_trees: bool = False, reads: bool = False) -> None:
         self._shared = shared or Shared()
+        self._text = Text(self._shared.ledger) if reads else None
+        self._reading = UNBOUNDED
         self._acceptance: Acceptance = Branches() if makes_trees else Chain()
         self._company = self._shared.welcome(self)
         self._next: Budget | None = None
@@ -197,6 +211,8 @@ class Goodput:
         asked = self.budget().depth
         depth = int(trees.depths(round_.tree.parents).max())
         company = self._shared.of(round_)
+        if self._text is not None:
+            self._text.observe(round_)
         company.observe(round_, depth, asked=asked > 0, catching_up=asked > 0 and self._idle >= _RECENT)
         if round_.finish is not None:
             self._next = Budget(0)
@@ -207,7 +223,17 @@ class Goodput:
 
     def ask(self, budget: Budget) -> None:
         """What to ask for in the next round."""
-        self._next = budget
+        self._next = replace(budget, reading=self._reading)
+
+    def allow(self, plain: float | None, rows: int) -> None:
+        """Decide how much of a text that was not read yet may be read now; see `Text.allowance`."""
+        if self._text is not None:
+            self._reading = self._text.allowance(plain, rows)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether it drafts with a model that has read the text."""
+        return self._text is not None and self._text.read
 
     @property
     def drafting(self) -> bool:
@@ -250,7 +276,7 @@ class Goodput:
 
     def _learn(self, round_: Round, asked: int, depth: int) -> None:
         self._paused += 1
-        if not asked:
+        if not asked or (not depth and self._reading < UNBOUNDED):
             self._idle += 1
             return
         self._idle, self._rounds = 0, self._rounds + 1
@@ -277,4 +303,4 @@ def make(argument: str, setting: Setting) -> Maker:
     """
     no_argument("goodput", argument)
     shared = Shared()
-    return lambda: Goodput(shared, makes_trees=setting.makes_trees)
+    return lambda: Goodput(shared, makes_trees=setting.makes_trees, reads=setting.reads)

@@ -43,7 +43,11 @@ def document(tuning: Tuning, prompts: dict[str, Any]) -> dict[str, Any]:
         "predictions": [_prediction(one) | {"front": one in kept} for one in tuning.predictions],
         "contenders": [_contender(one) for one in tuning.contenders],
         "chosen": _setting(tuning.chosen.setting),
-        "vllm": {"speculative_config": vllm.config, "notes": list(vllm.notes)},
+        "vllm": {
+            "speculative_config": vllm.config,
+            "additional_config": vllm.additional,
+            "notes": list(vllm.notes),
+        },
     }
 
 
@@ -128,6 +132,8 @@ def _measured(tuning: Tuning, prompts: dict[str, Any]) -> dict[str, Any]:
     vllm = deployed(tuning)
     if vllm.config is not None:
         figures["speculative_config"] = json.dumps(vllm.config)
+    if vllm.additional is not None:
+        figures["additional_config"] = json.dumps(vllm.additional)
     if promised is not None:
         figures["predicted"] = {
             "speedup": promised.speedup,

@@ -1,23 +1,34 @@
-"""What was found, as vLLM's `--speculative-config` says it, where vLLM has the method. Knows no vLLM code.
+"""What was found, as the options of `vllm serve` say it, where vLLM has the method or runs a class of ours. Knows no
+vLLM code.
 
 Keys as of vLLM 0.32 (`vllm/config/speculative.py`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import verify
+from ..drafters import DRAFTERS
 from ..drafters.lookup import Lookup
-from ..drafters.options import read_options
-from ..drafters.suffix import FACTOR
+from ..drafters.options import split_specs
+from ..drafters.suffix import Suffix
 from ..loading import DEMO, demo_folder
 from ..measure.results import PLAIN
+from ..policy import DEFAULT
+from ..vllm import PROPOSERS, path_of
 from .search import Prediction, Setting
 
+OWN_CLASS = "custom_class"
 _TRAINED = ("eagle", "eagle3", "medusa", "dflash", "mtp")  # our names are vLLM's
+_TEXT = ("suffix", "lookup")  # of a cascade's drafters those that follow from texts alone and ask for nothing else
+_INSTALL = (
+    "vLLM drafts with a class of outrider's, so outrider is installed beside it, without its requirements: "
+    "pip install --no-deps outrider."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +38,23 @@ class Deployment:
     Attributes:
         config: for `--speculative-config`; None where vLLM has no such method or none is needed.
         notes: what else to know, a sentence each.
+        told: what a class of ours is told by `--additional-config`, beyond what it does anyway.
     """
 
     config: dict[str, Any] | None
     notes: tuple[str, ...]
+    told: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def additional(self) -> dict[str, Any] | None:
+        """For `--additional-config`; None where nothing is to be said."""
+        return {"outrider": self.told} if self.told else None
+
+    @property
+    def arguments(self) -> list[str]:
+        """All of it as options of `vllm serve`."""
+        given = {"--speculative-config": self.config, "--additional-config": self.additional}
+        return [word for name, value in given.items() if value is not None for word in (name, json.dumps(value))]
 
 
 def deployment(setting: Setting, verifier: str, predictions: Sequence[Prediction]) -> Deployment:
@@ -43,14 +67,18 @@ def deployment(setting: Setting, verifier: str, predictions: Sequence[Prediction
     """
     if setting.drafter == PLAIN:
         return Deployment(None, ("Plain decoding takes no --speculative-config.",))
-    method, notes = method_of(setting.drafter)
-    if method is None:
-        return Deployment(None, notes)
+    method = method_of(setting.drafter)
+    if method.config is None:
+        return method
     lengths = _lengths(setting.drafter, predictions)
     if not lengths.get(setting.batch):
         return Deployment(None, ("vLLM drafts chains, and no chain of this drafter pays here.",))
-    config = {**method, "num_speculative_tokens": max(lengths.values())}
-    if len(set(lengths.values())) > 1:
+    config = {**method.config, "num_speculative_tokens": max(lengths.values())}
+    notes, told, ours = method.notes, dict(method.told), config["method"] == OWN_CLASS
+    adapts = len(set(lengths.values())) > 1
+    if ours and (adapts or setting.shape is None):
+        told["policy"] = DEFAULT  # vLLM's lengths by batch are not told to classes of others
+    elif adapts:
         starts = [1, *(size + 1 for size in lengths)]
         config["num_speculative_tokens_per_batch_size"] = [
             [start, size, k] for start, (size, k) in zip(starts, lengths.items(), strict=False)
@@ -59,9 +87,9 @@ def deployment(setting: Setting, verifier: str, predictions: Sequence[Prediction
         config["rejection_sample_method"] = "block"
     elif not verify.make_verifier(verifier).lossless:
         notes = (*notes, f"vLLM has no rule like '{verifier}': it keeps the target's law, and accepts less.")
-    if setting.shape is None or setting.shape.is_tree:
+    if not ours if setting.shape is None else setting.shape.is_tree:
         notes = (*notes, "vLLM drafts chains of a fixed length: this is the best one predicted for this drafter.")
-    return Deployment(config, notes)
+    return Deployment(config, notes, told)
 
 
 def _lengths(drafter: str, predictions: Sequence[Prediction]) -> dict[int, int]:
@@ -75,17 +103,20 @@ def _lengths(drafter: str, predictions: Sequence[Prediction]) -> dict[int, int]:
     return {batch: one.setting.shape.depth if one.setting.shape else 0 for batch, one in sorted(found.items())}
 
 
-def method_of(drafter: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """The method of a drafter's spec with its own keys, and notes; or nothing and the reason."""
+def method_of(drafter: str) -> Deployment:
+    """How vLLM drafts as a drafter of ours does, but for the length.
+
+    Raises:
+        BadOption: an option of the drafter that cannot be used.
+    """
     name, _, argument = drafter.partition(":")
     if name == "lookup":
-        return {
-            "method": "ngram",
-            "prompt_lookup_max": int(argument or Lookup().spec.partition(":")[2]),
-            "prompt_lookup_min": 1,
-        }, ()
-    if name == "suffix":
-        return _suffix(argument)
+        longest = Lookup.match_length(argument)
+        return Deployment({"method": "ngram", "prompt_lookup_max": longest, "prompt_lookup_min": 1}, ())
+    if name in PROPOSERS and _from_text(drafter):
+        proposer = PROPOSERS[name]
+        told = {} if drafter == proposer.default else {"drafter": drafter}
+        return Deployment({"method": OWN_CLASS, "model": path_of(proposer)}, (_INSTALL,), told)
     if name == "model":
         return _draft_model(argument, {})
     if name == "translated":
@@ -93,21 +124,20 @@ def method_of(drafter: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
         spec = rest if colon and mode in ("auto", "tli", "slem") else argument
         return _draft_model(spec, {"use_heterogeneous_vocab": True})
     if name in _TRAINED:
-        return {"method": name, **({"model": argument} if argument else {})}, ()
-    return None, (f"vLLM has no method like '{name}': it runs here alone.",)
+        return Deployment({"method": name, **({"model": argument} if argument else {})}, ())
+    return Deployment(None, (f"vLLM has no method like '{name}': it runs here alone.",))
 
 
-def _suffix(argument: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    keys = {"factor": float, "longest": int, "doubt": float, "global": int, "corpus": str}
-    given = read_options("suffix", argument, keys, path="corpus")
-    config: dict[str, Any] = {"method": "suffix", "suffix_decoding_max_spec_factor": given.get("factor", FACTOR)}
-    if given.get("global") == 0:
-        config["suffix_decoding_max_cached_requests"] = 0
-    note = "vLLM's suffix decoding takes the package arctic-inference; its 'ngram' comes near without it."
-    return config, (note, "vLLM scores matches by counts alone, without the doubt of short ones.")
+def _from_text(drafter: str) -> bool:
+    """Whether a suffix drafter or a cascade needs nothing but texts."""
+    name, _, argument = drafter.partition(":")
+    if name == "suffix":
+        Suffix.options(argument)
+        return True
+    return all(part.partition(":")[0] in _TEXT for part in split_specs(argument, DRAFTERS))
 
 
-def _draft_model(spec: str, more: dict[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def _draft_model(spec: str, more: dict[str, Any]) -> Deployment:
     if spec.endswith(".gguf"):
-        return None, ("vLLM takes a draft model as a folder or a hub id: convert the GGUF file.",)
-    return {"method": "draft_model", "model": str(demo_folder()) if spec == DEMO else spec, **more}, ()
+        return Deployment(None, ("vLLM takes a draft model as a folder or a hub id: convert the GGUF file.",))
+    return Deployment({"method": "draft_model", "model": str(demo_folder()) if spec == DEMO else spec, **more}, ())
