@@ -18,11 +18,11 @@ from ..features import side_by_side
 from ..heads.dflash import DFlashHead, DFlashShape
 from ..kv import KVCache, Seat, gather
 from ..sampling import Sampling
+from ..target import Target
 from ..types import Budget, Draft, Noise, Scores, Tree
-from .base import Drafter, Setting
 from .chain import chains_of
-from .recurrent import Borrowed, spread_out
-from .trained import Opened, borrowed, open_folder, ready
+from .recurrent import spread_out
+from .trained import Opened, Trained
 
 _CHUNK = 512  # prompt tokens at a time
 
@@ -35,57 +35,27 @@ class _State:
     waiting: Tensor  # [m, D] fused states of the positions that are not in the cache
 
 
-class DFlash(Drafter):
-    """Drafts chains with a DFlash head, one pass each and no longer than its block.
+class DFlash(Trained):
+    """Drafts chains with a DFlash head, one pass each and no longer than its block."""
 
-    Args:
-        head: in evaluation mode.
-        parts: the target's.
-        taps: target layers whose states it fuses.
-        ids: [n] int64, the target's ids of the draft vocabulary; None where it is the target's own.
-        spec: its name in reports.
-    """
-
-    has_law = True
-
-    def __init__(self, head: DFlashHead, parts: Borrowed, taps: tuple[int, ...], ids: Tensor | None, spec: str) -> None:
-        self._head, self._parts, self.taps, self.spec = head, parts, taps, spec
-        self._device, self._dtype = parts.device, parts.dtype
-        self._ids = None if ids is None else ids.to(self._device)
+    method = "dflash"
+    head: DFlashHead
 
     @classmethod
-    def from_spec(cls, argument: str, setting: Setting) -> DFlash:
-        """`dflash:FOLDER`, as `outrider train dflash` wrote it, or in a published layout.
-
-        Raises:
-            BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
-        """
-        return cls.of(open_folder("dflash", argument, setting), setting, f"dflash:{argument}")
-
-    @classmethod
-    def of(cls, opened: Opened, setting: Setting, spec: str) -> DFlash:
-        """What a folder holds, ready to draft; `spec` names it in reports.
-
-        Raises:
-            ModelNotFound: its weights do not fit its config.
-        """
-        head = DFlashHead(opened.shape(DFlashShape), features.output(setting.target, opened.checkpoint.ids))
-        opened.fill(head)
-        taps = opened.checkpoint.manifest.taps
-        drafter = cls(ready(head, setting.target), borrowed(setting.target), taps, opened.ids, spec)
-        drafter.note = opened.note
-        return drafter
+    def empty(cls, opened: Opened, target: Target) -> DFlashHead:
+        """See `Trained`."""
+        return DFlashHead(opened.shape(DFlashShape), features.output(target, opened.checkpoint.ids))
 
     @property
     def token_bytes(self) -> int:
         """See `Drafter`."""
-        shape = self._head.shape
+        shape = self.head.shape
         return 2 * shape.layers * shape.block.kv_heads * shape.block.head_size * self._dtype.itemsize
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`."""
-        nothing = torch.empty(0, self._head.shape.block.width, device=self._device, dtype=self._dtype)
+        nothing = torch.empty(0, self.head.shape.block.width, device=self._device, dtype=self._dtype)
         state = _State(list(prompt), len(prompt), Seat(KVCache(1, len(prompt) + 64)), nothing)
         if len(prompt) > 1:
             for part in torch.split(self._fused(hidden), _CHUNK):
@@ -108,7 +78,7 @@ class DFlash(Drafter):
             some = [states[row] for row in asked]
             cache = gather([state.seat for state in some])
             self._catch_up(some, cache)
-            depth = min(max(budgets[row].depth for row in asked), self._head.shape.size - 1)
+            depth = min(max(budgets[row].depth for row in asked), self.head.shape.size - 1)
             for row, laws in zip(asked, self._laws([state.tokens[-1] for state in some], depth, cache), strict=True):
                 for logits in spread_out(laws, self._ids, self._parts.vocabulary):
                     if chains[row].open:
@@ -127,7 +97,7 @@ class DFlash(Drafter):
 
     def _fused(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """[n, D] from the target's tapped states."""
-        return self._head.fuse(side_by_side(hidden, self.taps).to(self._device, self._dtype))
+        return self.head.fuse(side_by_side(hidden, self.taps).to(self._device, self._dtype))
 
     def _catch_up(self, states: Sequence[_State], cache: KVCache) -> None:
         """Put the keys of what is waiting into the cache."""
@@ -137,7 +107,7 @@ class DFlash(Drafter):
         fused = pad_sequence([state.waiting for state in states], batch_first=True)
         positions = torch.tensor(cache.lengths)[:, None] + torch.arange(fused.shape[1])
         cache.reserve(fused.shape[1])
-        for layer, (keys, values) in enumerate(self._head.keys(fused, positions.to(self._device))):
+        for layer, (keys, values) in enumerate(self.head.keys(fused, positions.to(self._device))):
             cache.write(layer, keys, values)
         cache.keep([range(count) for count in counts])
         for state in states:
@@ -145,7 +115,7 @@ class DFlash(Drafter):
 
     def _laws(self, pending: Sequence[int], depth: int, cache: KVCache) -> Tensor:
         """[rows, depth, n] logits of the tokens after the pending ones."""
-        blocks = self._head.masked(torch.tensor(pending))
+        blocks = self.head.masked(torch.tensor(pending))
         trees = [Tree.chain(block) for block in blocks.tolist()]
         pass_ = attention.Pass(trees, cache, self._device, both_ways=True)
         embedded = self._parts.embed(blocks).to(self._device, self._dtype)
@@ -153,5 +123,5 @@ class DFlash(Drafter):
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return pass_.attend(layer, query, key, value, query.shape[-1] ** -0.5, None, None)
 
-        states = self._head(embedded, pass_.positions, attend)
-        return self._head.logits(states[:, 1 : depth + 1])
+        states = self.head(embedded, pass_.positions, attend)
+        return self.head.logits(states[:, 1 : depth + 1])

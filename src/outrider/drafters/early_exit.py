@@ -23,8 +23,8 @@ from ..sampling import Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .base import Drafter, Setting
 from .chain import chains_of
-from .recurrent import Borrowed, spread_out
-from .trained import borrowed, open_folder, ready
+from .recurrent import spread_out
+from .trained import Borrowed, borrowed, open_folder, ready
 
 
 @dataclass(slots=True)

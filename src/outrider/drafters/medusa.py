@@ -16,11 +16,11 @@ from torch import Tensor
 from .. import features
 from ..heads.medusa import MedusaHead, MedusaShape
 from ..sampling import History, Law, Sampling
+from ..target import Target
 from ..types import Budget, Draft, Noise, Scores, Tree
-from .base import Drafter, Setting
 from .growth import Chain, Feed, Start
-from .recurrent import Borrowed, law_at, spread_out
-from .trained import Opened, borrowed, open_folder, ready
+from .recurrent import law_at, spread_out
+from .trained import Borrowed, Opened, Trained
 
 
 @dataclass(slots=True)
@@ -30,53 +30,22 @@ class _State:
     newest: Tensor | None  # [D] the target's last state before the pending token; None while there is none
 
 
-class Medusa(Drafter):
-    """Drafts with Medusa heads, no deeper than there are heads.
+class Medusa(Trained):
+    """Drafts with Medusa heads, no deeper than there are heads."""
 
-    Attributes:
-        head: the heads.
-
-    Args:
-        head: in evaluation mode.
-        parts: the target's; the embedding is not used.
-        last: the target's number of layers, whose states go in.
-        ids: [n] int64, the target's ids of the draft vocabulary; None where it is the target's own.
-        spec: its name in reports.
-    """
-
-    has_law = True
+    method = "medusa"
     makes_trees = True
+    head: MedusaHead
 
-    def __init__(self, head: MedusaHead, parts: Borrowed, last: int, ids: Tensor | None, spec: str) -> None:
-        self.head, self._parts, self.taps, self.spec = head, parts, (last,), spec
-        self._device, self._dtype = parts.device, parts.dtype
-        self._ids = None if ids is None else ids.to(self._device)
+    def __init__(self, head: MedusaHead, parts: Borrowed, taps: tuple[int, ...], ids: Tensor | None, spec: str) -> None:
+        super().__init__(head, parts, taps, ids, spec)
         self._ranks = head.shape.ranks or default_ranks(head.shape.heads)
 
     @classmethod
-    def from_spec(cls, argument: str, setting: Setting) -> Medusa:
-        """`medusa:FOLDER`, as `outrider train medusa` wrote it, or in a published layout.
-
-        Raises:
-            BadOption, ModelNotFound, UnsupportedModel: see `trained.open_folder`.
-        """
-        return cls.of(open_folder("medusa", argument, setting), setting, f"medusa:{argument}")
-
-    @classmethod
-    def of(cls, opened: Opened, setting: Setting, spec: str) -> Medusa:
-        """What a folder holds, ready to draft; `spec` names it in reports.
-
-        Raises:
-            ModelNotFound: its weights do not fit its config.
-        """
+    def empty(cls, opened: Opened, target: Target) -> MedusaHead:
+        """See `Trained`."""
         shape = opened.shape(MedusaShape)
-        output = None if shape.outputs else features.output(setting.target, opened.checkpoint.ids)
-        head = MedusaHead(shape, output)
-        opened.fill(head)
-        last = features.depth_of(setting.target)
-        drafter = cls(ready(head, setting.target), borrowed(setting.target), last, opened.ids, spec)
-        drafter.note = opened.note
-        return drafter
+        return MedusaHead(shape, None if shape.outputs else features.output(target, opened.checkpoint.ids))
 
     def shaped(self, ranks: tuple[tuple[int, ...], ...]) -> Medusa:
         """The same heads with another static tree; see `MedusaShape.ranks`."""

@@ -17,33 +17,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from .. import attention
-from ..features import Embed, side_by_side
+from ..features import side_by_side
 from ..heads.recurrent import RecurrentHead
 from ..kv import KVCache, Seat, gather
 from ..sampling import History, Law, Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
-from .base import Drafter
 from .growth import Feed, Growth, Start, sprout
+from .trained import Trained
 
 _CHUNK = 512  # prompt tokens per pass
-
-
-@dataclass(frozen=True, slots=True)
-class Borrowed:
-    """What a head uses of its target.
-
-    Attributes:
-        embed: ids -> embeddings.
-        vocabulary: width of its logits.
-        eos: ids behind which nothing is drafted.
-        device, dtype: where the head computes, and in what.
-    """
-
-    embed: Embed
-    vocabulary: int
-    eos: tuple[int, ...]
-    device: torch.device
-    dtype: torch.dtype
 
 
 @dataclass(slots=True)
@@ -64,26 +46,11 @@ class _Active:
     outputs: list[Tensor] = field(default_factory=list)  # by node of the tree that is fed; of a chain the newest
 
 
-class Recurrent(Drafter):
-    """Drafts with a `RecurrentHead`: chains, or trees where the budget has more nodes than depth (EAGLE-2).
+class Recurrent(Trained):
+    """Drafts with a `RecurrentHead`: chains, or trees where the budget has more nodes than depth (EAGLE-2)."""
 
-    Args:
-        head: in evaluation mode.
-        borrowed: the target's parts.
-        taps: target layers whose states it fuses.
-        ids: [n] int64, the target's ids of the draft vocabulary; None where it is the target's own.
-        spec: its name in reports.
-    """
-
-    has_law = True
     makes_trees = True
-
-    def __init__(
-        self, head: RecurrentHead, borrowed: Borrowed, taps: tuple[int, ...], ids: Tensor | None, spec: str
-    ) -> None:
-        self._head, self._borrowed, self.taps, self.spec = head, borrowed, taps, spec
-        self._device, self._dtype = borrowed.device, borrowed.dtype
-        self._ids = None if ids is None else ids.to(self._device)
+    head: RecurrentHead
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
@@ -109,7 +76,7 @@ class Recurrent(Drafter):
     ) -> list[Draft]:
         """See `Drafter`; a row whose whole text is one token has no state to begin with, and gets a plain step."""
         growths = [
-            sprout(Start(state.tokens[-1], len(state.tokens), budget, noise, self._borrowed.eos), sampling)
+            sprout(Start(state.tokens[-1], len(state.tokens), budget, noise, self._parts.eos), sampling)
             if budget.depth > 0 and len(state.waiting)
             else None
             for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
@@ -145,7 +112,7 @@ class Recurrent(Drafter):
 
     def _fused(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """[n, D] from the target's tapped states."""
-        fused: Tensor = self._head.fuse(side_by_side(hidden, self.taps).to(self._device, self._dtype))
+        fused: Tensor = self.head.fuse(side_by_side(hidden, self.taps).to(self._device, self._dtype))
         return fused
 
     def _slots(self, state: _State, count: int) -> Tree:
@@ -181,18 +148,18 @@ class Recurrent(Drafter):
     def _step(self, fed: Sequence[Tree], inputs: Sequence[Tensor], cache: KVCache) -> list[Tensor]:
         """One pass of the head over these tokens and states of each row; the states that follow, [N, D] each."""
         pass_ = attention.Pass(fed, cache, self._device)
-        embedded = self._borrowed.embed(pass_.tokens()).to(self._device, self._dtype)
+        embedded = self._parts.embed(pass_.tokens()).to(self._device, self._dtype)
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return pass_.attend(layer, query, key, value, query.shape[-1] ** -0.5, None, None)
 
-        outputs = self._head(embedded, pad_sequence(list(inputs), batch_first=True), pass_.positions, attend)
+        outputs = self.head(embedded, pad_sequence(list(inputs), batch_first=True), pass_.positions, attend)
         return [outputs[row, : len(tree)] for row, tree in enumerate(fed)]
 
     def _grow(self, row: _Active, feed: Feed) -> None:
         """Hand a draft the head's law at the nodes that it asked for."""
         wanted = torch.stack([row.outputs[node] for node in feed.nodes])
-        logits = spread_out(self._head.logits(wanted), self._ids, self._borrowed.vocabulary)
+        logits = spread_out(self.head.logits(wanted), self._ids, self._parts.vocabulary)
         text = row.state.tokens
         history = [*text, *feed.behind] if row.sampling.edits_logits else text  # only then is it looked at
         row.growth.take(law_at(logits, feed, History(history, row.state.prompt_length), row.sampling))

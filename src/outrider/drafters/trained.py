@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -19,12 +20,29 @@ from ..layouts.base import View
 from ..layouts.reading import is_published, read_published
 from ..linear import can_pack, pack_linears
 from ..target import Target
-from .base import Setting
-from .recurrent import Borrowed
+from .base import Drafter, Setting
 
 SHIPPED = Path(__file__).parent.parent / "data" / "drafters"  # for the demo model, a folder for each method
 Shape = TypeVar("Shape")
 _PART = 4096  # rows of an embedding that are compared at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """What a head uses of its target.
+
+    Attributes:
+        embed: ids -> embeddings.
+        vocabulary: width of its logits.
+        eos: ids behind which nothing is drafted.
+        device, dtype: where the head computes, and in what.
+    """
+
+    embed: features.Embed
+    vocabulary: int
+    eos: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,64 @@ def _view(setting: Setting, name: str) -> View:
         answers,
         features.scales_embeddings(features.built(target).config),
     )
+
+
+class Trained(Drafter):
+    """A drafter that `outrider train` makes. A kind of it names its method and makes the head that weights go into.
+
+    Args:
+        head: in evaluation mode.
+        parts: the target's.
+        taps: target layers whose states it reads.
+        ids: [n] int64, the target's ids of the draft vocabulary; None where it is the target's own.
+        spec: its name in reports.
+
+    Attributes:
+        method: its name in specs and checkpoints.
+        head: see above.
+    """
+
+    method: str
+    has_law = True
+
+    def __init__(self, head: Any, parts: Borrowed, taps: tuple[int, ...], ids: Tensor | None, spec: str) -> None:
+        self.head, self._parts, self.taps, self.spec = head, parts, taps, spec
+        self._device, self._dtype = parts.device, parts.dtype
+        self._ids = None if ids is None else ids.to(self._device)
+
+    @classmethod
+    @abstractmethod
+    def empty(cls, opened: Opened, target: Target) -> DraftHead:
+        """A head of the shape that a folder tells, without its weights.
+
+        Raises:
+            ModelNotFound: config.json has another method's shape.
+        """
+
+    @classmethod
+    def from_spec(cls, argument: str, setting: Setting) -> Self:
+        """`METHOD:FOLDER`, as `outrider train` wrote it or in a published layout; without a folder the one that comes
+        with Outrider, if there is one.
+
+        Raises:
+            BadOption, ModelNotFound, UnsupportedModel: see `open_folder`.
+        """
+        return cls.of(open_folder(cls.method, argument, setting), setting, f"{cls.method}:{argument}")
+
+    @classmethod
+    def of(cls, opened: Opened, setting: Setting, spec: str) -> Self:
+        """What a folder holds, ready to draft; `spec` names it in reports.
+
+        Raises:
+            ModelNotFound: its weights do not fit its config.
+        """
+        head = cls.empty(opened, setting.target)
+        opened.fill(head)
+        head = ready(head, setting.target)
+        taps = opened.checkpoint.manifest.taps
+        drafter = cls(head, borrowed(setting.target, head=head), taps, opened.ids, spec)
+        drafter.note = opened.note
+        return drafter
 
 
 def identify(target: Target, name: str) -> TargetId:

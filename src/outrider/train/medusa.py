@@ -60,7 +60,7 @@ class MedusaRecipe(Recipe):
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
-        return Medusa(self.head, borrowed(target, torch.float32), self.taps[0], self._ids, self.method)
+        return Medusa(self.head, borrowed(target, torch.float32), self.taps, self._ids, self.method)
 
 
 @torch.no_grad()

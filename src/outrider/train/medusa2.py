@@ -120,7 +120,7 @@ class Medusa2Recipe(Changing):
 
     def drafter(self, target: Target) -> Drafter:
         """See `Recipe`."""
-        return Medusa(self.head.heads, borrowed(target, torch.float32), self.taps[0], self._ids, self.method)
+        return Medusa(self.head.heads, borrowed(target, torch.float32), self.taps, self._ids, self.method)
 
     def use(self, out: str, target: str) -> tuple[str, str]:
         """See `Recipe`."""
