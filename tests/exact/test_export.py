@@ -261,7 +261,7 @@ def test_a_target_that_scales_its_embeddings(outrider: Any, tmp_path: Path) -> N
     model = read_model(target)
     assert torch.equal(table, model.get_input_embeddings()(torch.arange(100)).detach())
     llm = library.load(str(target), f"eagle3:{tmp_path / 'x'}", policy="fixed:3", offline=True)
-    assert not hasattr(llm.drafter._head, "embed_tokens")
+    assert not hasattr(llm.drafter.head, "embed_tokens")
     eagle = trained(tmp_path / "eagle", target, "eagle")
     code, _, err = outrider("export", str(eagle), "--format", "eagle", "--out", str(tmp_path / "y"))
     assert code == 2 and "scales its embeddings" in err

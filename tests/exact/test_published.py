@@ -137,7 +137,7 @@ def test_a_copy_of_the_targets_embedding_is_not_kept(model: Any, tmp_path: Path)
     tensors = {**eagle3_tensors("midlayer."), "embed_tokens.weight": model.get_input_embeddings().weight.detach()}
     save(tmp_path, FLAT, tensors)
     llm = outrider.load(model, f"eagle3:{tmp_path}", fast=False)
-    assert not hasattr(llm.drafter._head, "embed_tokens")
+    assert not hasattr(llm.drafter.head, "embed_tokens")
 
 
 @pytest.mark.parametrize("bias", [True, False])
