@@ -111,19 +111,22 @@ def test_mtp_layers(outrider: Any, tmp_path: Path) -> None:
     """Those that were trained are exported first, a checkpoint's are where they are."""
     folder = head(tmp_path / "head", "mtp")
     (folder / "config.json").write_text(json.dumps({"format": 1, "method": "mtp", "target": {}}))
-    for engine, option in (("vllm", '"model": "{}"'), ("sglang", "--speculative-draft-model-path {}")):
-        text = f'target = "org/model"\ndrafter = "mtp:{folder}"\npolicy = "fixed:2"\n'
-        _, document, _ = deployed(outrider, tmp_path, engine, text)
-        export, serve = document["steps"]
-        out = tmp_path / f"head-{engine}"
-        assert export["argv"] == ["outrider", "export", f"mtp:{folder}", "--format", "mtp", "--out", str(out)]
-        assert option.format(out) in serve["line"]
-        _, document, _ = deployed(outrider, tmp_path, engine, text.replace(str(folder), "org/layers"))
-        (serve,) = document["steps"]
-        assert option.format("org/layers") in serve["line"]
-        _, document, _ = deployed(outrider, tmp_path, engine, text.replace(f":{folder}", ""))
-        (serve,) = document["steps"]
-        assert "draft-model-path" not in serve["line"] and '"model"' not in serve["line"]
+    text = f'target = "org/model"\ndrafter = "mtp:{folder}"\npolicy = "fixed:2"\n'
+    code, _, err = deployed(outrider, tmp_path, "vllm", text)
+    assert code == 2 and "the target's own configuration" in err
+    _, document, _ = deployed(outrider, tmp_path, "vllm", text.replace(str(folder), "org/layers"))
+    assert document["speculative_config"]["model"] == "org/layers"
+    _, document, _ = deployed(outrider, tmp_path, "sglang", text)
+    export, serve = document["steps"]
+    out = tmp_path / "head-sglang"
+    assert export["argv"] == ["outrider", "export", f"mtp:{folder}", "--format", "mtp", "--out", str(out)]
+    assert f"--speculative-draft-model-path {out}" in serve["line"]
+    _, document, _ = deployed(outrider, tmp_path, "sglang", text.replace(str(folder), "org/layers"))
+    (serve,) = document["steps"]
+    assert "--speculative-draft-model-path org/layers" in serve["line"]
+    _, document, _ = deployed(outrider, tmp_path, "sglang", text.replace(f":{folder}", ""))
+    (serve,) = document["steps"]
+    assert "draft-model-path" not in serve["line"]
     code, _, err = deployed(outrider, tmp_path, "llamacpp", text.replace("org/model", "m.gguf"))
     assert code == 2 and "write mtp alone" in err
 

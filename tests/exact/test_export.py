@@ -127,7 +127,7 @@ def test_vllms_keys(outrider: Any, target: Path, tmp_path: Path) -> None:
 
 
 def test_engines_keys_of_mtp(outrider: Any, target: Path, tmp_path: Path) -> None:
-    """What vLLM 0.32 and SGLang look for: MiMo's names, biases, and the target's tables, bit by bit."""
+    """What SGLang looks for: MiMo's names, biases, and the target's tables, bit by bit."""
     first = trained(tmp_path / "first", target, "mtp")
     code, text, err = outrider("export", str(first), "--format", "mtp", "--out", str(tmp_path / "x"), "--json")
     assert code == 0, err

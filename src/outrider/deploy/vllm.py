@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from ..checkpoints import is_drafter
 from ..errors import BadOption
 from ..measure.results import PLAIN
 from ..tune.vllm import OWN_CLASS, Deployment, method_of
-from .plan import TRAINED, Asked, Plan, Step, exported, layers_of
+from .plan import TRAINED, Asked, Plan, Step, exported
 
 _LAYOUTS = {"eagle3": "speculators", "dflash": "speculators", "eagle": "eagle", "medusa": "medusa"}
 _HEAD = "HEAD_ADDRESS"
@@ -78,8 +80,11 @@ def _speculative(asked: Asked) -> tuple[Deployment, list[Step]]:
         more = ["--k", str(config["num_speculative_tokens"])] if _LAYOUTS[name] == "speculators" else []
         path, steps = exported(name, folder, _LAYOUTS[name], "vllm", more)
         config["model"] = str(path)
-    elif name == "mtp" and folder:
-        config["model"], steps = layers_of(folder, "vllm")
+    elif name == "mtp" and is_drafter(Path(folder).expanduser()):
+        raise BadOption(
+            "vLLM 0.32 computes such a layer with the target's own configuration, not with the layer's: serve it by "
+            "outrider serve, or train eagle3 for vLLM."
+        )
     return Deployment(config, notes, told), steps
 
 

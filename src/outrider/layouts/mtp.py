@@ -1,9 +1,10 @@
-"""A multi-token-prediction layer as MiMo publishes it: vLLM's `mimo_mtp` and SGLang's compute a layer like ours.
+"""A multi-token-prediction layer as MiMo publishes it: SGLang's `mimo_mtp` computes a layer like ours.
 
-In MiMo's checkpoints it lies beside the model, as `model.mtp_layers.0`; engines also take a folder that holds it with
-embedding and output layer alone, for whatever target. It differs from ours in names and in what comes first: the state
-and then the embedding go into `input_proj`. The layer is Qwen 2's, so queries, keys and values have biases, of zeros
-where `attention_bias` is false. DeepSeek-V3's layout is `drafters/mtp_files.py`.
+In MiMo's checkpoints it lies beside the model, as `model.mtp_layers.0`; here it lies with embedding and output layer
+alone. vLLM 0.32 builds the layer from the target's configuration (`vllm_config.model_config`), which for other targets
+than MiMo lacks its keys and has other rotary positions. It differs from ours in names and in what comes first: the
+state and then the embedding go into `input_proj`. The layer is Qwen 2's, so queries, keys and values have biases, of
+zeros where `attention_bias` is false. DeepSeek-V3's layout is `drafters/mtp_files.py`.
 """
 
 from __future__ import annotations
