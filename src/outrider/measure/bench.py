@@ -335,6 +335,7 @@ def _served_by(rival: Transformers, case: Case, plan: Plan, turn: Turn, unused: 
 
 
 def key_of(sample: Sample) -> Key:
+    """What tells a sample from the others of its bench: case, prompt and repeat."""
     return sample.case, sample.prompt, sample.repeat
 
 
