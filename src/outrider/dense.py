@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from . import native
 from .kv import KVCache
@@ -153,7 +152,7 @@ class DenseTarget:
     ) -> list[Scores]:
         """See `Target.forward`."""
         nodes = self._nodes(trees, cache)
-        return self._scores(nodes, trees, cache, self._embedding(nodes.tokens).flatten(0, 1), 0, taps, last_only)
+        return self._scores(nodes, cache, self._embedding(nodes.tokens), 0, taps, last_only)
 
     @property
     def depth(self) -> int:
@@ -224,11 +223,10 @@ class DenseTarget:
     def lower(self, trees: Sequence[Tree], cache: KVCache, layers: int) -> list[Tensor]:
         """See `layers.Layered`."""
         nodes = self._nodes(trees, cache)
-        hidden = self._embedding(nodes.tokens).flatten(0, 1)
+        hidden = self._embedding(nodes.tokens)
         delta, _ = self._blocks(nodes, cache, hidden, range(layers), ())
         hidden += delta  # rounded as the next norm would round it
-        states = hidden.view(nodes.rows, nodes.width, -1)
-        return [states[row, : len(tree)] for row, tree in enumerate(trees)]
+        return list(torch.split(hidden, nodes.sizes))
 
     @torch.no_grad()
     def upper(
@@ -236,8 +234,8 @@ class DenseTarget:
     ) -> list[Scores]:
         """See `layers.Layered`."""
         nodes = self._nodes(trees, cache)
-        hidden = pad_sequence(list(states), batch_first=True).flatten(0, 1)  # a copy: the norms add to it in place
-        return self._scores(nodes, trees, cache, hidden, layers, taps, False)
+        hidden = torch.cat(list(states))  # a copy: the norms add to it in place
+        return self._scores(nodes, cache, hidden, layers, taps, False)
 
     def _nodes(self, trees: Sequence[Tree], cache: KVCache) -> native.Nodes:
         cache.reserve(max(len(tree) for tree in trees))
@@ -246,35 +244,28 @@ class DenseTarget:
     def _scores(
         self,
         nodes: native.Nodes,
-        trees: Sequence[Tree],
         cache: KVCache,
         hidden: Tensor,
         first: int,
         taps: tuple[int, ...],
         last_only: bool,
     ) -> list[Scores]:
-        """From the states [rows * width, D] that enter layer `first` to the end."""
+        """From the states [N, D] that enter layer `first` to the end."""
         delta, tapped = self._blocks(nodes, cache, hidden, range(first, len(self._layers)), taps)
         states = self._norm(hidden, delta)
         if len(self._layers) in taps:
             tapped[len(self._layers)] = states  # Transformers' last hidden state is the normed one
-        rows, width = nodes.rows, nodes.width
         if last_only:
-            ends = torch.tensor([row * width + len(tree) - 1 for row, tree in enumerate(trees)])
-            logits = self.head(states[ends])[:, None]
+            logits = torch.split(self.head(states[torch.tensor(nodes.sizes).cumsum(0) - 1]), 1)
         else:
-            logits = self.head(states).view(rows, width, -1)
-        results = []
-        for row, tree in enumerate(trees):
-            size = 1 if last_only else len(tree)
-            kept = {tap: h.view(rows, width, -1)[row, : len(tree)] for tap, h in tapped.items()}
-            results.append(Scores(logits[row, :size], kept))
-        return results
+            logits = torch.split(self.head(states), nodes.sizes)
+        parts = {tap: torch.split(found, nodes.sizes) for tap, found in tapped.items()}
+        return [Scores(own, {tap: part[row] for tap, part in parts.items()}) for row, own in enumerate(logits)]
 
     def _blocks(
         self, nodes: native.Nodes, cache: KVCache, hidden: Tensor, which: range, taps: tuple[int, ...]
     ) -> tuple[Tensor | None, dict[int, Tensor]]:
-        """Run these layers on `hidden` [rows * width, D], which grows in place; what the last block still has to add,
+        """Run these layers on `hidden` [N, D], which grows in place; what the last block still has to add,
         and the tapped states."""
         turns = {kind: self._turns(hidden, nodes.positions, kind) for kind in self._kinds}
         tapped: dict[int, Tensor] = {}

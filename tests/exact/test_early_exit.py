@@ -168,7 +168,7 @@ def test_no_layer_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = DenseTarget._blocks
 
     def spy(self: DenseTarget, nodes: Any, cache: Any, hidden: Any, which: range, taps: Any) -> Any:
-        runs.append((which, nodes.width))
+        runs.append((which, max(nodes.sizes)))
         return blocks(self, nodes, cache, hidden, which, taps)
 
     monkeypatch.setattr(DenseTarget, "_blocks", spy)

@@ -71,50 +71,57 @@ class Nodes:
     """Where the nodes of one pass lie.
 
     Args:
-        trees_: one per row; shorter ones are padded with nodes that see nothing.
+        trees_: one per row. In the kernel's layout, [rows, width], shorter ones are padded with nodes that see nothing;
+            everywhere else there are the nodes alone, row after row.
         lengths: committed tokens per row.
         heads, kv_heads, size: of the model's attention.
         capacity: slots per row of the cache.
+
+    Attributes:
+        sizes: nodes of each row.
+        tokens: [N] int64, of the nodes.
+        positions: [rows, width] int64.
     """
 
     def __init__(
         self, trees_: Sequence[Tree], lengths: Sequence[int], heads: int, kv_heads: int, size: int, capacity: int
     ) -> None:
-        self.rows, self.width = len(trees_), max(len(tree) for tree in trees_)
-        parents = torch.full((self.rows, self.width), _PADDING, dtype=torch.int32)
-        tokens = torch.zeros(self.rows, self.width, dtype=torch.int64)
+        self.sizes = [len(tree) for tree in trees_]
+        rows, width = len(trees_), max(self.sizes)
+        parents = torch.full((rows, width), _PADDING, dtype=torch.int32)
         self._lengths = torch.tensor(lengths)
-        self.positions = self._lengths[:, None].repeat(1, self.width)  # [rows, width]
+        self.positions = self._lengths[:, None].repeat(1, width)
         for row, tree in enumerate(trees_):
             parents[row, : len(tree)] = tree.parents
-            tokens[row, : len(tree)] = tree.tokens
             self.positions[row, : len(tree)] += trees.depths(tree.parents)
-        self.tokens, self._parents = tokens, parents
-        self._rotated = torch.empty(self.rows * self.width, heads, size)
-        self._shape = Shape(
-            self.rows, self.width, heads, kv_heads, size, capacity, self._lengths.data_ptr(), parents.data_ptr()
-        )
+        self.tokens, self._parents = torch.cat([tree.tokens for tree in trees_]), parents
+        ragged = len(self.tokens) < rows * width
+        self._places = (parents.flatten() != _PADDING).nonzero().squeeze(-1) if ragged else None  # [N]
+        self._rotated = torch.empty(rows * width, heads, size)
+        self._shape = Shape(rows, width, heads, kv_heads, size, capacity, self._lengths.data_ptr(), parents.data_ptr())
 
     def attend(self, layer: Layer, qkv: Tensor, turns: tuple[Tensor, Tensor], keys: Tensor, values: Tensor) -> Tensor:
         """Norm and turn queries and keys, write keys and values into the cache, attend along each node's path.
 
         Args:
             layer: its constants.
-            qkv: [rows * width, (heads + 2 * kv_heads) * size].
+            qkv: [N, (heads + 2 * kv_heads) * size].
             turns: cosines and sines, float32 [rows, width, size] each.
             keys, values: the layer's whole storage, [rows, kv_heads, capacity, size].
 
         Returns:
-            [rows * width, heads * size]; zeros at padding.
+            [N, heads * size].
         """
         shape = self._shape
+        if self._places is not None:
+            qkv = qkv.new_zeros(shape.rows * shape.width, qkv.shape[1]).index_copy_(0, self._places, qkv)
         mixed = qkv.new_zeros(qkv.shape[0], shape.heads * shape.size)
         _call(
             f"attend_{DTYPES[qkv.dtype]}", ctypes.byref(shape), ctypes.byref(layer), qkv.data_ptr(),
             turns[0].data_ptr(), turns[1].data_ptr(), keys.data_ptr(), values.data_ptr(), self._rotated.data_ptr(),
             mixed.data_ptr(),
         )  # fmt: skip
-        return mixed
+        return mixed if self._places is None else mixed[self._places]
 
 
 def norm(x: Tensor, weight: Tensor, eps: float, *, add: Tensor | None = None) -> Tensor:
