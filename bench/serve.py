@@ -2,11 +2,11 @@
 
 usage: python bench/serve.py --target FOLDER [--systems outrider,vllm] [--batches 1,4,8] [--repeats 3] [--tokens 128]
 
-Each server has the machine to itself: it loads, warms up on every prompt, answers, and ends. Requests are greedy
-streams that arrive together; what counts is the tokens of all answers (as the server's own usage says) over the wall
-time from the first request to the last token, prompts included. Caches of prompts are off everywhere, or the second
-repeat would have no prompts to read. vLLM is taken from the peers' environment (bench/peers/install.py); what is not
-installed is skipped, with the reason.
+Servers take turns, and in its turn each has the machine to itself: it loads, warms up on every prompt, answers each
+batch once, and ends. Requests are greedy streams that arrive together; what counts is the tokens of all answers (as the
+server's own usage says) over the wall time from the first request to the last token, prompts included. Caches of
+prompts are off everywhere, or larger batches would find the prompts of smaller ones read. vLLM is taken from the peers'
+environment (bench/peers/install.py); what is not installed is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -165,19 +165,17 @@ def prompts_of(kind: str, batch: int) -> list[str]:
     return [f"Request {place + 1} of {batch}. {PROMPTS[kind]}" for place in range(batch)]
 
 
-def measure(system: System, options: argparse.Namespace, log: Path) -> dict[str, Any]:
-    """All kinds and batches on one server: kind/batch -> its repeats."""
+def turn(system: System, options: argparse.Namespace, log: Path) -> dict[str, Any]:
+    """All kinds and batches on one server, once: kind/batch -> what they came to."""
     batches = [int(batch) for batch in options.batches.split(",")]
-    found: dict[str, Any] = {}
     with running(system, log) as url:
         for kind in PROMPTS:
             asyncio.run(together(url, options.target, prompts_of(kind, max(batches)), 16))
-        for _ in range(options.repeats):
-            for kind in PROMPTS:
-                for batch in batches:
-                    told = asyncio.run(together(url, options.target, prompts_of(kind, batch), options.tokens))
-                    found.setdefault(f"{kind}/{batch}", []).append(told)
-    return found
+        return {
+            f"{kind}/{batch}": asyncio.run(together(url, options.target, prompts_of(kind, batch), options.tokens))
+            for kind in PROMPTS
+            for batch in batches
+        }
 
 
 def medians(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -222,19 +220,21 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {}
     skipped: dict[str, str] = {}
-    for system in systems(options.target, options.dtype, max(map(int, options.batches.split(",")))):
-        if not system.name.startswith(wanted):
+    every = systems(options.target, options.dtype, max(map(int, options.batches.split(","))))
+    for system in [one for one in every if one.name.startswith(wanted)] * options.repeats:
+        if system.name in skipped:
             continue
         if not system.needs.exists():
             skipped[system.name] = f"{system.needs} is not installed"
             continue
         try:
-            results[system.name] = measure(system, options, folder / f"serve-{system.name}.log")
+            told = turn(system, options, folder / f"serve-{system.name}.log")
         except (RuntimeError, httpx.HTTPError) as error:
             skipped[system.name] = str(error)
             continue
-        line = " ".join(f"{case} {speed:7.1f}" for case, speed in medians(results)[system.name].items())
-        print(f"{system.name:24s} {line}", flush=True)
+        for case, run in told.items():
+            results.setdefault(system.name, {}).setdefault(case, []).append(run)
+        print(f"{system.name:24s} " + " ".join(f"{case} {run['tokens_per_second']:7.1f}" for case, run in told.items()))
     speeds = medians(results)
     document = {
         "bench": "serve",
