@@ -151,3 +151,30 @@ def test_vocabularies_are_compared_token_by_token() -> None:
         shared_ids(target, {f"t{index}": 99 - index for index in range(100)}, 100)
     with pytest.raises(VocabularyMismatch, match="89%"):
         shared_ids(target, {f"t{index}": index + 100 * (index >= 89) for index in range(100)}, 200)
+
+
+@pytest.mark.parametrize("allowed", [[3, 3, 3, 100], [0, 0, 100], [100], [1, 0, 7, 7]])
+def test_a_text_that_is_read_in_parts(allowed: list[int]) -> None:
+    """No more of it than a budget allows, and no draft before its end, also of what was written meanwhile; then the
+    draft is that of a text read at once."""
+    table, text, drafts = Table(5, 35), [0, 1, 2, 3, 4, 0, 1, 2], []
+    drafter = ModelDrafter(ToyTarget(table), 5)
+    state, noise = drafter.begin(text, {}), SeededNoise.for_draft(0, 0, False)
+    read = 0
+    for most in allowed:
+        for _ in range(2):  # asking twice changes nothing but what is read
+            (draft,) = drafter.propose([state], [Budget(3, reading=most)], [Sampling()], [noise])
+            read += draft.read
+            assert draft.read <= most
+            assert (len(draft.tree) > 1) == (read == len(text) - 1)
+            if read == len(text) - 1:
+                drafts.append(draft.tree.tokens.tolist())
+                break
+        else:
+            text.append(3)
+            drafter.commit(state, [3], Scores(torch.zeros(1, 5)), (0,))
+            continue
+        break
+    fresh = propose(drafter, drafter.begin(text, {}), 3, Sampling())
+    assert drafts == [fresh.tree.tokens.tolist()]
+    assert fresh.read == len(text) - 1
