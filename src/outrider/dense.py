@@ -180,14 +180,11 @@ class DenseTarget:
             found |= zip((f"{name}.weight" for name in names), torch.split(weight, parts), strict=True)
             if bias is not None:
                 found |= zip((f"{name}.bias" for name in names), torch.split(bias, parts), strict=True)
-        framed = layer.after_attention is not None
-        norms = {
-            "input_layernorm": layer.before_attention,
-            "pre_feedforward_layernorm" if framed else "post_attention_layernorm": layer.before_mlp,
-            "post_attention_layernorm" if framed else "": layer.after_attention,
-            "post_feedforward_layernorm": layer.after_mlp,
-        }
-        found |= {f"{name}.weight": norm.weight for name, norm in norms.items() if norm is not None}
+        norms = {"input_layernorm": layer.before_attention, "post_attention_layernorm": layer.before_mlp}
+        if layer.after_attention is not None and layer.after_mlp is not None:  # Gemma's names for the same places
+            norms["pre_feedforward_layernorm"] = layer.before_mlp
+            norms |= {"post_attention_layernorm": layer.after_attention, "post_feedforward_layernorm": layer.after_mlp}
+        found |= {f"{name}.weight": norm.weight for name, norm in norms.items()}
         return found | dict(zip(("self_attn.q_norm.weight", "self_attn.k_norm.weight"), layer.held, strict=False))
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoints import is_drafter
 from ..config import Config
 from ..errors import BadOption
 from ..loading import DEMO, demo_folder
@@ -142,17 +141,3 @@ def exported(method: str, folder: str, layout: str, suffix: str, more: Sequence[
         return out, []
     argv = ("outrider", "export", f"{method}:{path}", "--format", layout, "--out", str(out), *more)
     return out, [Step(argv)]
-
-
-def layers_of(argument: str, suffix: str) -> tuple[str, list[Step]]:
-    """Where multi-token-prediction layers lie that were named: those of `outrider train mtp` are exported, a
-    checkpoint's are there.
-
-    Args:
-        argument: what stands behind `mtp:`.
-        suffix: see `exported`.
-    """
-    if not is_drafter(Path(argument).expanduser()):
-        return elsewhere(argument), []
-    path, steps = exported("mtp", argument, "mtp", suffix)
-    return str(path), steps

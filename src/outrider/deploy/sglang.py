@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ..checkpoints import is_drafter
 from ..errors import BadOption
 from ..measure.results import PLAIN
-from .plan import Asked, Plan, Step, elsewhere, exported, layers_of
+from .plan import Asked, Plan, Step, elsewhere, exported
 
 _ALGORITHMS = {
     "eagle3": "EAGLE3",
@@ -67,8 +68,8 @@ def _speculative(asked: Asked) -> tuple[list[str], list[Step], tuple[str, ...]]:
         _check_variants(name, Path(argument).expanduser())
         options += ["--speculative-draft-model-path", str(path)]
     elif argument:
-        path_, steps = layers_of(argument, "sglang") if name == "mtp" else (elsewhere(argument), [])
-        options += ["--speculative-draft-model-path", path_]
+        where, steps = _layers(argument) if name == "mtp" else (elsewhere(argument), [])
+        options += ["--speculative-draft-model-path", where]
     if name == "dflash":
         return [*options, "--speculative-num-draft-tokens", str(length + 1)], steps, ()
     nodes = (asked.config.policy or "").partition(",")[2]
@@ -94,3 +95,11 @@ def _check_variants(name: str, folder: Path) -> None:
             f"The head in {folder} has {' and '.join(has)}, which SGLang's EAGLE-3 does not compute: deploy it "
             "on vLLM, or train one without (--config)."
         )
+
+
+def _layers(argument: str) -> tuple[str, list[Step]]:
+    """Where the layers of `mtp:ARGUMENT` lie: those of `outrider train mtp` are exported, a checkpoint's are there."""
+    if not is_drafter(Path(argument).expanduser()):
+        return elsewhere(argument), []
+    path, steps = exported("mtp", argument, "mtp", "sglang")
+    return str(path), steps

@@ -24,6 +24,7 @@ from .none import NoDrafter
 from .recycle import Recycle
 from .reference import Reference
 from .suffix import Suffix
+from .trained import Trained
 from .translated import Translated
 
 DRAFTERS: dict[str, type[Drafter]] = {
@@ -43,13 +44,7 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "dflash": DFlash,
     "cascade": Cascade,
 }
-TRAINED: dict[str, type[Eagle] | type[Eagle3] | type[Medusa] | type[DFlash] | type[TrainedMtp]] = {
-    "medusa": Medusa,
-    "eagle": Eagle,
-    "eagle3": Eagle3,
-    "dflash": DFlash,
-    "mtp": TrainedMtp,
-}
+TRAINED: dict[str, type[Trained]] = {kind.method: kind for kind in (Medusa, Eagle, Eagle3, DFlash, TrainedMtp)}
 """Those with a folder of weights, ours or published."""
 DEFAULT = "suffix"
 

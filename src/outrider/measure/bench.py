@@ -7,7 +7,7 @@ Ctrl-C ends it early and keeps what is done; a bundle with a folder can be gone 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -91,7 +91,7 @@ def measure(
     Raises:
         BadOption, BadPrompt: as `load` and `Outrider.using` do; a prompt that does not fit.
     """
-    bundle.samples.records = list({key_of(sample): sample for sample in bundle.samples.records}.values())
+    bundle.samples.records = list(latest(bundle.samples.records).values())
     bundle.manifest["interrupted"] = False
     try:
         for quantize in dict.fromkeys(case.quantize for case in wanted.cases):
@@ -110,7 +110,7 @@ def measure_endpoint(
     Raises:
         BadOption: the server refuses or goes away; what was answered before is in the bundle.
     """
-    known = {key_of(sample): sample for sample in bundle.samples.records}
+    known = latest(bundle.samples.records)
     bundle.samples.records = list(known.values())
     bundle.manifest["interrupted"] = False
     for _ in known:
@@ -269,7 +269,7 @@ class _OneTarget:
         told = {(found.case, found.prompt, found.repeat) for found in self.bundle.divergences.records}
         samples = self._samples()
         where = {case: index for index, case in self.own.items()}
-        plain = {key_of(sample): sample for sample in samples if self.own[sample.case].drafter == PLAIN}
+        plain = latest(sample for sample in samples if self.own[sample.case].drafter == PLAIN)
         return [
             (plain[where[self.own[sample.case].plain], sample.prompt, sample.repeat], sample)
             for sample in compared(self.wanted.cases, samples)
@@ -337,6 +337,11 @@ def _served_by(rival: Transformers, case: Case, plan: Plan, turn: Turn, unused: 
 def key_of(sample: Sample) -> Key:
     """What tells a sample from the others of its bench: case, prompt and repeat."""
     return sample.case, sample.prompt, sample.repeat
+
+
+def latest(samples: Iterable[Sample]) -> dict[Key, Sample]:
+    """Samples by what tells them apart; of what was measured twice the last counts."""
+    return {key_of(sample): sample for sample in samples}
 
 
 def _costs(llm: Outrider, cases: Sequence[Case]) -> list[PassCost]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..api import Outrider
 from . import machine
-from .bench import Load, LoadModel, Wanted, finished, key_of, measure
+from .bench import Load, LoadModel, Wanted, finished, latest, measure
 from .bundle import Bundle, Lines, WholeRounds
 from .results import Divergence, Results, Sample, Trace
 
@@ -86,11 +86,11 @@ def measure_in_parts(wanted: Wanted, stations: Stations, bundle: Bundle, advance
 
     A part counts as known once all of its answers are; of what was measured twice the last counts.
     """
-    bundle.samples.records = list({key_of(sample): sample for sample in bundle.samples.records}.values())
+    known = latest(bundle.samples.records)
+    bundle.samples.records = list(known.values())
     bundle.manifest["interrupted"] = False
-    known = {key_of(sample) for sample in bundle.samples.records}
     parts = _parts(wanted, stations.workers)
-    left = [part for part in parts if not _keys(part.wanted) <= known]
+    left = [part for part in parts if not _keys(part.wanted) <= known.keys()]
     for part in parts:
         for _ in range(0 if part in left else part.wanted.steps):
             advance()
@@ -103,8 +103,8 @@ def measure_in_parts(wanted: Wanted, stations: Stations, bundle: Bundle, advance
     except KeyboardInterrupt:
         bundle.manifest["interrupted"] = True
     order = {prompt.id: place for place, prompt in enumerate(wanted.prompts)}
-    every = {key_of(sample): sample for sample in bundle.samples.records}
-    bundle.samples.replace(sorted(every.values(), key=lambda one: (one.repeat, order[one.prompt], one.case)))
+    every = latest(bundle.samples.records).values()
+    bundle.samples.replace(sorted(every, key=lambda one: (one.repeat, order[one.prompt], one.case)))
     return finished(wanted, bundle)
 
 

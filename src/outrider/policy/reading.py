@@ -77,13 +77,12 @@ class Text:
     def __init__(self, ledger: Ledger) -> None:
         self.read = False
         self._ledger = ledger
-        self._length = self._written = self._rounds = self._dull = self._room = 0
+        self._length = self._written = self._dull = self._room = 0
 
     def observe(self, round_: Round) -> None:
         """Learn from a round of the request."""
         self._length = round_.start + len(round_.tokens)
         self._written += len(round_.tokens)
-        self._rounds += 1
         self._dull += len(round_.tokens) == 1
         self._room = round_.room
         if round_.finish is not None:
@@ -98,7 +97,7 @@ class Text:
         """
         if self.read:
             return UNBOUNDED
-        if plain is None or not self._rounds:
+        if plain is None or not self._written:
             return 0
         saved, known = self._dull_ahead * plain * self._ledger.saving, self._ledger.per_token
         if known is None:
