@@ -2,11 +2,11 @@
 
 usage: python bench/serve.py --target FOLDER [--systems outrider,vllm] [--batches 1,4,8] [--repeats 3] [--tokens 128]
 
-Servers take turns, and in its turn each has the machine to itself: it loads, warms up on every prompt, answers each
-batch once, and ends. Requests are greedy streams that arrive together; what counts is the tokens of all answers (as the
-server's own usage says) over the wall time from the first request to the last token, prompts included. Caches of
-prompts are off everywhere, or larger batches would find the prompts of smaller ones read. vLLM is taken from the peers'
-environment (bench/peers/install.py); what is not installed is skipped, with the reason.
+All servers are up from the beginning, warmed up on every prompt, and take turns batch by batch: the one that answers
+has the machine to itself, and the others wait. Requests are greedy streams that arrive together; what counts is the
+tokens of all answers (as the server's own usage says) over the wall time from the first request to the last token,
+prompts included. Caches of prompts are off everywhere, or larger batches would find the prompts of smaller ones read.
+vLLM is taken from the peers' environment (bench/peers/install.py); what is not installed is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -162,17 +162,33 @@ def prompts_of(kind: str, batch: int) -> list[str]:
     return [f"Request {place + 1} of {batch}. {PROMPTS[kind]}" for place in range(batch)]
 
 
-def turn(system: System, options: argparse.Namespace, log: Path) -> dict[str, Any]:
-    """All kinds and batches on one server, once: kind/batch -> what they came to."""
+def start(system: System, log: Path, running_ones: contextlib.ExitStack) -> str:
+    """Start a server for the rest of the run; its address.
+
+    Raises:
+        RuntimeError: it is not installed, or did not start.
+    """
+    if not system.needs.exists():
+        raise RuntimeError(f"{system.needs} is not installed")
+    return running_ones.enter_context(running(system, log))
+
+
+def measure(urls: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
+    """System -> kind/batch -> a run for each repeat. Systems answer each batch one after another, so that what else
+    happens on the machine meets all of them; each repeat begins with another one."""
     batches = [int(batch) for batch in options.batches.split(",")]
-    with running(system, log) as url:
+    for url in urls.values():
         for kind in PROMPTS:
             asyncio.run(together(url, options.target, prompts_of(kind, max(batches)), 16))
-        return {
-            f"{kind}/{batch}": asyncio.run(together(url, options.target, prompts_of(kind, batch), options.tokens))
-            for kind in PROMPTS
-            for batch in batches
-        }
+    results: dict[str, Any] = {name: {} for name in urls}
+    names = list(urls)
+    for repeat in range(options.repeats):
+        for kind in PROMPTS:
+            for batch in batches:
+                for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
+                    run = asyncio.run(together(urls[name], options.target, prompts_of(kind, batch), options.tokens))
+                    results[name].setdefault(f"{kind}/{batch}", []).append(run)
+    return results
 
 
 def medians(results: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -183,8 +199,9 @@ def medians(results: dict[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def ratios(speeds: dict[str, dict[str, float]]) -> dict[str, float]:
-    """What was promised: at batch 1 against vLLM on rewriting, at batch 8 against our own plain decoding."""
+def ratios(results: dict[str, Any]) -> dict[str, float]:
+    """What was promised: at batch 1 against vLLM on rewriting, at batch 8 against our own plain decoding; medians of
+    the repeats' own ratios."""
     pairs = {
         "lookup / vllm plain, edit, batch 1": ("outrider-lookup", "vllm-plain", "edit/1"),
         "lookup / vllm n-gram, edit, batch 1": ("outrider-lookup", "vllm-ngram", "edit/1"),
@@ -194,11 +211,25 @@ def ratios(speeds: dict[str, dict[str, float]]) -> dict[str, float]:
             for kind in PROMPTS
         },
     }
-    return {
-        name: speeds[one][case] / speeds[other][case]
-        for name, (one, other, case) in pairs.items()
-        if case in speeds.get(one, {}) and case in speeds.get(other, {})
-    }
+    found = {}
+    for name, (one, other, case) in pairs.items():
+        runs = zip(results.get(one, {}).get(case, []), results.get(other, {}).get(case, []), strict=True)
+        quotients = [ours["tokens_per_second"] / theirs["tokens_per_second"] for ours, theirs in runs]
+        if quotients:
+            found[name] = statistics.median(quotients)
+    return found
+
+
+def same_texts(results: dict[str, Any]) -> bool:
+    """Whether our servers wrote the same, whatever drafted."""
+    ours = [cases for name, cases in results.items() if name.startswith("outrider")]
+    return all(
+        run["texts"] == first["texts"]
+        for case in (ours[0] if ours else {})
+        for first in ours[0][case][:1]
+        for cases in ours
+        for run in cases[case]
+    )
 
 
 def main() -> None:
@@ -215,30 +246,24 @@ def main() -> None:
     wanted = tuple(options.systems.split(","))
     folder = cache_folder() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {}
-    skipped: dict[str, str] = {}
     every = systems(options.target, options.dtype, max(map(int, options.batches.split(","))))
-    for system in [one for one in every if one.name.startswith(wanted)] * options.repeats:
-        if system.name in skipped:
-            continue
-        if not system.needs.exists():
-            skipped[system.name] = f"{system.needs} is not installed"
-            continue
-        try:
-            told = turn(system, options, folder / f"serve-{system.name}.log")
-        except (RuntimeError, httpx.HTTPError) as error:
-            skipped[system.name] = str(error)
-            continue
-        for case, run in told.items():
-            results.setdefault(system.name, {}).setdefault(case, []).append(run)
-        line = " ".join(f"{case} {run['tokens_per_second']:7.1f}" for case, run in told.items())
-        print(f"{system.name:24s} {line}", flush=True)
-    speeds = medians(results)
+    urls: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        for system in (one for one in every if one.name.startswith(wanted)):
+            try:
+                urls[system.name] = start(system, folder / f"serve-{system.name}.log", stack)
+            except RuntimeError as error:
+                skipped[system.name] = str(error)
+        results = measure(urls, options)
+    for name, cases in medians(results).items():
+        print(f"{name:24s} {' '.join(f'{case} {speed:7.1f}' for case, speed in cases.items())}", flush=True)
     document = {
         "bench": "serve",
         "options": vars(options),
         "results": results,
-        "ratios": ratios(speeds),
+        "ratios": ratios(results),
+        "same_texts": same_texts(results),
         "skipped": skipped,
         "machine": machine.describe(),
     }

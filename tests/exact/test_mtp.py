@@ -154,6 +154,18 @@ def test_drafts_are_what_the_layers_say(tmp_path: Path, family: str, depths: int
     assert compared > 60
 
 
+@pytest.mark.parametrize("depths", [1, 3])
+def test_bytes_of_a_token(tmp_path: Path, depths: int) -> None:
+    """Of the keys of all depths; a server counts on it."""
+    checkpoint(tmp_path, "glm4", depths)
+    llm = load(tmp_path, k=4)
+    engine = llm.engine()
+    row = engine.add(Request(tuple(PROMPTS[0]), Sampling(), 0, 4))
+    engine.step()
+    per_token = sum(seat.cache.nbytes // seat.cache.capacity for seat in row.state.seats)
+    assert llm.drafter.token_bytes == per_token > 0
+
+
 @pytest.mark.parametrize("family", ["deepseek3", "glm4"])
 def test_the_layers_are_those_of_the_files(tmp_path: Path, family: str) -> None:
     """Every weight of the decoder layers, however Transformers stores it; copies that are the target's are dropped."""

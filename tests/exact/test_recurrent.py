@@ -226,3 +226,16 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     weights = tmp_path / "head" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
     refusal(ModelNotFound, "check that they are whole")
+
+
+def test_bytes_of_a_token(tmp_path: Path) -> None:
+    """Of its keys, or of the state that waits for them, whichever is more; a server counts on it."""
+    model = families.make("llama")
+    trained(tmp_path, model)
+    llm = load(model, tmp_path)
+    prompt = families.prompts(60)[0]
+    (scores,) = llm.target.forward([outrider.Tree.chain(prompt)], llm.target.new_cache(), taps=llm.drafter.taps)
+    state = llm.drafter.begin(prompt, {tap: hidden[:-1] for tap, hidden in scores.hidden.items()})
+    keys = state.seat.cache.nbytes / state.seat.cache.capacity
+    waiting = state.waiting.nbytes / len(state.waiting)
+    assert llm.drafter.token_bytes == max(keys, waiting)

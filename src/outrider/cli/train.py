@@ -28,6 +28,8 @@ EXAMPLES = """
 
     outrider train medusa --target demo --data runs/data --out runs/medusa --features stored --tracker tensorboard
 
+    outrider train eagle3 --start-from runs/eagle3 --data runs/more --target demo --out runs/eagle3-more
+
     outrider train draft --target demo --data runs/data --out runs/draft
 
     outrider generate --target demo --drafter model:runs/draft --chat "Name three rivers."
@@ -55,6 +57,9 @@ def train(
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included. [1024]")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches whose gradients make one step. [1]")] = None,
     longest: Annotated[int | None, typer.Option(help="Tokens of prompt and answer that are used. [768]")] = None,
+    start_from: Annotated[
+        Path | None, typer.Option(help="Folder of a drafter of this method to go on from, with its draft vocabulary.")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate. [of the method]")] = None,
     bf16: Annotated[bool | None, typer.Option("--bf16/--no-bf16", help="Multiply in bfloat16. [no]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of order, first weights and noise. [0]")] = None,
@@ -99,6 +104,7 @@ def train(
         "batch_tokens": batch_tokens,
         "accumulate": accumulate,
         "longest": longest,
+        "start_from": None if start_from is None else str(start_from),
         "lr": lr,
         "bf16": bf16,
         "seed": seed,

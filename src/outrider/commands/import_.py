@@ -10,12 +10,11 @@ from typing import Any
 from .. import checkpoints
 from ..checkpoints import CONFIG
 from ..drafters import TRAINED
-from ..drafters import Setting as DrafterSetting
 from ..drafters.trained import open_published
 from ..errors import BadOption, ModelNotFound
 from ..layouts.reading import is_published
 from .export import check_new_folder
-from .settings import Settings
+from .settings import Settings, drafter_setting
 from .showing import versions
 
 
@@ -45,7 +44,7 @@ def run(settings: Settings, folder: Path, out: Path, changes: dict[str, Any], *,
     if not is_published(folder):
         raise BadOption(f"{folder} is no published layout: a folder that 'outrider train' wrote is used as it is.")
     llm = settings.load()
-    setting = DrafterSetting(llm.target, llm.tokenizer, _no_model, llm.folder)
+    setting = drafter_setting(llm)
     opened = open_published(None, folder, setting, settings.target, changes)
     manifest = opened.checkpoint.manifest
     TRAINED[manifest.method].of(opened, setting, str(folder))  # every tensor has its place
@@ -64,7 +63,3 @@ def run(settings: Settings, folder: Path, out: Path, changes: dict[str, Any], *,
         "notes": list(opened.notes),
         **versions(),
     }
-
-
-def _no_model(spec: str) -> Any:
-    raise BadOption(f"A published drafter needs no other model, {spec} was asked for.")

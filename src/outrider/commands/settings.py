@@ -10,6 +10,7 @@ import torch
 
 from .. import policy as policies
 from ..api import Outrider, load
+from ..drafters import Setting as DrafterSetting
 from ..engine import PREFILL_CHUNK
 from ..errors import BadOption
 from ..measure import machine
@@ -99,6 +100,15 @@ def model_holder(settings: Settings, specs: Sequence[str]) -> str:
             "leave them out."
         )
     return holders[0]
+
+
+def drafter_setting(llm: Outrider) -> DrafterSetting:
+    """Where a trained drafter's folder is opened: one that needs no other model."""
+
+    def no_model(spec: str) -> Any:
+        raise BadOption(f"A trained drafter needs no other model, {spec} was asked for.")
+
+    return DrafterSetting(llm.target, llm.tokenizer, no_model, llm.folder)
 
 
 def decoder_only(llm: Outrider, command: str) -> None:

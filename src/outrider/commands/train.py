@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import checkpoints
 from ..api import Outrider
-from ..drafters import Drafter
+from ..drafters import TRAINED, Drafter
 from ..drafters.none import NoDrafter
-from ..drafters.trained import identify
+from ..drafters.trained import identify, open_folder
 from ..engine import Engine
 from ..errors import BadOption
 from ..features import width_of
@@ -36,10 +36,11 @@ from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.processes import parted
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
+from ..train.start import go_on
 from ..train.stored import LIMIT
 from .features import KINDS, Keeping, about, stored
 from .keeper import Keeper
-from .settings import Settings, decoder_only
+from .settings import Settings, decoder_only, drafter_setting
 from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
@@ -55,6 +56,7 @@ class Setup:
         draft_vocab: how many tokens can be drafted.
         longest: tokens of prompt and answer that are trained on; the rest is cut off.
         steps_ahead: how many tokens ahead the head is trained for.
+        start_from: folder of a drafter of this method that it goes on from; empty for a new one.
         measured_prompts, measured_tokens: held-out prompts, and tokens of each answer, of a measurement.
         features: where the target's states come from: "online", or "stored" beside the answers.
         features_dtype: of stored ones.
@@ -64,6 +66,7 @@ class Setup:
     draft_vocab: int = 8192
     longest: int = 768
     steps_ahead: int = 0
+    start_from: str = ""
     measured_prompts: int = 24
     measured_tokens: int = 64
     features: str = "online"
@@ -120,6 +123,10 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
             raise BadOption(f"{name} means nothing to training {method}: leave it out.")
     if parted() and not kind.parts:
         raise BadOption(f"Weights of {method} cannot be parted (FSDP): launch it with --multi_gpu instead.")
+    if said.get("start_from") and method not in TRAINED:
+        raise BadOption(f"Training {method} cannot go on from a drafter: leave start_from out.")
+    if said.get("start_from") and (lost := sorted(said.keys() & {"draft_vocab", "start"})):
+        raise BadOption(f"{lost[0]} is that of the drafter to go on from: leave it out, or start_from.")
     about_stored = said.keys() & {"features_dtype", "features_limit"}
     if about_stored and chosen.get("features") != "stored":
         raise BadOption(f"{min(about_stored)} is about stored features: say --features stored, or leave it out.")
@@ -164,9 +171,12 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
         raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
     answers = usable(every, asked.setup.longest)
     torch.manual_seed(asked.options.seed)  # first weights
-    reduced = asked.setup.draft_vocab if recipe_class(asked.method).reduces else llm.target.vocabulary
-    ids = draft_vocabulary(answers, reduced, llm.target.vocabulary, llm.target.eos)
+    earlier = asked.setup.start_from
+    before = open_folder(asked.method, earlier, drafter_setting(llm)) if earlier else None
+    ids = _draft_ids(asked, answers, llm.target) if before is None else before.checkpoint.ids
     recipe = make_recipe(asked.method, _material(settings, asked, llm, ids, spare_token(every, llm.target.vocabulary)))
+    if before is not None:
+        go_on(recipe, before)
     made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
     folder = asked.out.with_name(asked.out.name + ".training")
     online = OnlineFeatures(llm.target, recipe.taps)
@@ -184,7 +194,10 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     keeper = Keeper(asked.out, recipe, ids, llm, settings.target, sources, len(answers), told, measured, held)
     with _bar(trainer.total, show and trainer.leads) as advance:
         progress = trainer.run(
-            lambda target, drafter: measure(llm, drafter, prompts, asked.setup, target=target), keeper.keep, advance
+            lambda target, drafter: measure(llm, drafter, prompts, asked.setup, target=target),
+            keeper.keep,
+            advance,
+            goes_on=before is not None,
         )
     if not trainer.leads:
         return {}
@@ -242,6 +255,12 @@ def _stored_bytes(setup: Setup, recipe: Recipe, data: Data, target: Target) -> i
         return 0
     size = about(target, recipe.taps, setup.features_dtype).token_bytes(width_of(target))
     return size * sum(len(answer.ids) for _, answers in _taught(data, setup.longest) for answer in answers)
+
+
+def _draft_ids(asked: Wanted, answers: Sequence[Answer], target: Target) -> torch.Tensor:
+    """[n] int64, a new drafter's vocabulary."""
+    size = asked.setup.draft_vocab if recipe_class(asked.method).reduces else target.vocabulary
+    return draft_vocabulary(answers, size, target.vocabulary, target.eos)
 
 
 def _material(settings: Settings, asked: Wanted, llm: Outrider, ids: torch.Tensor, spare: int) -> Material:

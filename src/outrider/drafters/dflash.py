@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .. import attention, features
 from ..features import side_by_side
+from ..heads.blocks import kept_values
 from ..heads.dflash import DFlashHead, DFlashShape
 from ..kv import KVCache, Seat, gather
 from ..sampling import Sampling
@@ -49,8 +50,7 @@ class DFlash(Trained):
     @property
     def token_bytes(self) -> int:
         """See `Drafter`."""
-        shape = self.head.shape
-        return 2 * shape.layers * shape.block.kv_heads * shape.block.head_size * self._dtype.itemsize
+        return kept_values(self.head) * self._dtype.itemsize
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:

@@ -87,6 +87,13 @@ class Mtp(Drafter):
         depths = read_depths(folder, target.config, setting.target.dtype, setting.target.device)
         return cls(target, depths, f"mtp:{argument}" if argument else "mtp")
 
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`; tried, for models differ."""
+        prompt = [0] * (len(self._depths) + 2)
+        state = self.begin(prompt, {self.taps[0]: self._like.new_zeros(len(prompt) - 1, self._like.shape[0])})
+        return sum(seat.cache.nbytes // seat.cache.capacity for seat in state.seats)
+
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
         """See `Drafter`; runs the prompt through every depth, as far as its states are known."""

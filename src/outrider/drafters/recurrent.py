@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .. import attention
 from ..features import side_by_side
+from ..heads.blocks import kept_values
 from ..heads.recurrent import RecurrentHead
 from ..kv import KVCache, Seat, gather
 from ..sampling import History, Law, Sampling
@@ -51,6 +52,11 @@ class Recurrent(Trained):
 
     makes_trees = True
     head: RecurrentHead
+
+    @property
+    def token_bytes(self) -> int:
+        """See `Drafter`; a token's state waits while nothing is drafted, and then its keys take the state's place."""
+        return max(kept_values(self.head), self.head.shape.block.width) * self._dtype.itemsize
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:

@@ -65,11 +65,14 @@ class Attention(nn.Module):
         shape: of the layer.
         inputs: width of what comes in.
         normed: norm queries and keys, head by head (Qwen 3).
+
+    Attributes:
+        shape: see above.
     """
 
     def __init__(self, shape: BlockShape, inputs: int, *, normed: bool = False) -> None:
         super().__init__()
-        self._shape = shape
+        self.shape = shape
         self.q_proj = nn.Linear(inputs, shape.heads * shape.head_size, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=shape.qkv_bias)
         self.v_proj = nn.Linear(inputs, shape.kv_heads * shape.head_size, bias=shape.qkv_bias)
@@ -78,20 +81,26 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """[rows, N, inputs] at positions [rows, N] -> [rows, N, D]"""
-        turns = _turns(positions, self._shape, x.dtype)
+        turns = _turns(positions, self.shape, x.dtype)
         query = _turned(self.q_norm(self._heads(self.q_proj(x))), turns)
         mixed: Tensor = self.o_proj(attend(query, *self._keys(x, turns)).flatten(2))
         return mixed
 
     def keys(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values alone: [rows, N, inputs] at positions [rows, N] -> [rows, KH, N, size] each"""
-        return self._keys(x, _turns(positions, self._shape, x.dtype))
+        return self._keys(x, _turns(positions, self.shape, x.dtype))
 
     def _keys(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return _turned(self.k_norm(self._heads(self.k_proj(x))), turns), self._heads(self.v_proj(x))
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self._shape.head_size).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.shape.head_size).transpose(1, 2)
+
+
+def kept_values(head: nn.Module) -> int:
+    """How many numbers a head's attention keeps per token: keys and values of all its layers."""
+    shapes = [module.shape for module in head.modules() if isinstance(module, Attention)]
+    return sum(2 * shape.kv_heads * shape.head_size for shape in shapes)
 
 
 class Mlp(nn.Module):

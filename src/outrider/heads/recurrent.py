@@ -7,6 +7,7 @@ the target's own where that is known; beyond, a head goes on from the state that
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +16,13 @@ from .blocks import Attends
 
 
 class RecurrentHead(DraftHead):
-    """A head whose own output is its next input."""
+    """A head whose own output is its next input.
+
+    Attributes:
+        shape: its sizes; `shape.block` are those of its layers.
+    """
+
+    shape: Any
 
     @abstractmethod
     def fuse(self, features: Tensor) -> Tensor:

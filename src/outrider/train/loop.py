@@ -197,13 +197,21 @@ class Trainer:
         tokens = sum(len(self._answers[place].answer) for batch in self._order for place in batch)
         return Estimate(parameters, len(self._answers), self.total, tokens, parameters * 16, seconds * self.total)
 
-    def run(self, measure: Measure | None, keep: Callable[[Progress], None], show: Callable[[News], None]) -> Progress:
+    def run(
+        self,
+        measure: Measure | None,
+        keep: Callable[[Progress], None],
+        show: Callable[[News], None],
+        *,
+        goes_on: bool = False,
+    ) -> Progress:
         """Train to the end, from the last checkpoint if there is one.
 
         Args:
             measure: real acceptance; None measures none, and the last weights are kept.
             keep: write the head as it stands; called when it is the best so far.
             show: told of every step.
+            goes_on: the head was trained before, so what it begins with is measured, too.
 
         Raises:
             TrainingStopped: a loss or a gradient was not a number.
@@ -213,6 +221,8 @@ class Trainer:
         progress = self.progress
         if options.tracker:
             self._accelerator.init_trackers("outrider", {k: str(v) for k, v in self._about.items()})
+        if goes_on and not progress.step:
+            self._evaluate(measure, keep, None)
         while progress.step < self.total:
             loss, tokens = self._step(progress.step)
             progress.step, progress.tokens = progress.step + 1, progress.tokens + tokens
@@ -271,13 +281,13 @@ class Trainer:
         sums = accelerator.reduce(torch.stack([total, torch.tensor(float(tokens), device=total.device)]), "sum")
         return float(sums[0]) / accelerator.num_processes, int(sums[1])
 
-    def _evaluate(self, measure: Measure | None, keep: Callable[[Progress], None], loss: float) -> None:
+    def _evaluate(self, measure: Measure | None, keep: Callable[[Progress], None], loss: float | None) -> None:
         """Measure, and keep the head if it is the best so far. One process does it, on whole weights."""
         with self._shared.whole():
             if self.leads:
                 self._measure(measure, keep, loss)
 
-    def _measure(self, measure: Measure | None, keep: Callable[[Progress], None], loss: float) -> None:
+    def _measure(self, measure: Measure | None, keep: Callable[[Progress], None], loss: float | None) -> None:
         progress = self.progress
         found: dict[str, Any] = {"step": progress.step, "tokens": progress.tokens, "loss": loss}
         target = self.recipe.served(self._states.target)

@@ -1,4 +1,5 @@
-"""What a head begins from, besides small random values: the target's state as it is, or the target's last layers too.
+"""What a head begins from, besides small random values: the target's state as it is, the target's last layers too, or a
+head that was trained before.
 
 Where a head joins its inputs in a linear, the state that reaches furthest into the target passes through it from the
 first step on, as in Medusa's heads, which begin as the identity. Knows no methods.
@@ -7,6 +8,7 @@ first step on, as in Medusa's heads, which begin as the identity. Knows no metho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,12 +16,15 @@ from torch import Tensor, nn
 
 from .. import features
 from ..dense import DenseTarget
+from ..drafters.trained import Opened
 from ..errors import BadOption
 from ..heads.whole import layers_of
 from ..linear import FastLinear, read_back
 from ..target import Target, TransformersTarget
+from .recipe import Recipe
 
 STARTS = ("small", "state", "layers")
+_SETTLED = {"ranks"}  # of a shape, what `Recipe.settle` finds out
 
 
 def begin(how: str, joining: nn.Linear, layers: Sequence[nn.Module], target: Target) -> None:
@@ -43,6 +48,25 @@ def begin(how: str, joining: nn.Linear, layers: Sequence[nn.Module], target: Tar
         width = joining.out_features
         with torch.no_grad():
             joining.weight[:, -width:] += torch.eye(width, device=joining.weight.device)
+
+
+def go_on(recipe: Recipe, opened: Opened) -> None:
+    """Let a recipe's head go on from one that was trained before, on whose draft vocabulary it was made.
+
+    Raises:
+        BadOption: that one has another shape, or reads other layers of the target.
+        ModelNotFound: its weights do not fit its config.
+    """
+    shape = recipe.head.shape
+    theirs = {**asdict(opened.shape(type(shape))), "taps": opened.checkpoint.manifest.taps}  # type: ignore[call-overload]
+    ours = {**recipe.shape, "taps": recipe.taps}
+    other = [name for name, value in ours.items() if theirs[name] != value and name not in _SETTLED]
+    if other:
+        raise BadOption(
+            f"The drafter in {opened.folder} has another {other[0]} ({theirs[other[0]]}, not {ours[other[0]]}): train "
+            "with the options that it was made with, or without --start-from."
+        )
+    opened.fill(recipe.head)
 
 
 def from_target(layers: Sequence[nn.Module], target: Target) -> None:
