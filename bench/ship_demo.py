@@ -14,6 +14,7 @@ import torch
 from outrider import checkpoints
 from outrider.drafters.trained import SHIPPED
 
+KINDS = 3  # folders of data in a round of bench/train_demo.py
 COMMANDS = """
 ## How it was made
 
@@ -30,10 +31,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/demo"))
     parser.add_argument("--methods", default="eagle3,medusa")
     options = parser.parse_args()
-    rounds = len(list(options.runs.glob("invented-*/")))
     for method in options.methods.split(","):
         found = checkpoints.read(options.runs / method, method)
         narrow = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors.items()}
+        rounds = len(found.manifest.training["data"]) // KINDS
         card = checkpoints.card(found.manifest, found.manifest.training) + COMMANDS.format(rounds=rounds)
         checkpoints.write(SHIPPED / method, replace(found, tensors=narrow), card)
         size = (SHIPPED / method / checkpoints.WEIGHTS).stat().st_size
