@@ -18,9 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .. import attention
 from ..features import side_by_side
-from ..heads.blocks import kept_values
+from ..heads.blocks import BlockShape, kept_values
+from ..heads.lean import turns_at
 from ..heads.recurrent import RecurrentHead
 from ..kv import KVCache, Seat, gather
+from ..native import Layer, Nodes
 from ..sampling import History, Law, Sampling
 from ..types import Budget, Draft, Noise, Scores, Tree
 from .growth import Feed, Growth, Start, sprout
@@ -56,7 +58,8 @@ class Recurrent(Trained):
     @property
     def token_bytes(self) -> int:
         """See `Drafter`; a token's state waits while nothing is drafted, and then its keys take the state's place."""
-        return max(kept_values(self.head), self.head.shape.block.width) * self._dtype.itemsize
+        width: int = self.head.shape.block.width
+        return max(kept_values(self.head), width) * self._dtype.itemsize
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
@@ -153,6 +156,11 @@ class Recurrent(Trained):
 
     def _step(self, fed: Sequence[Tree], inputs: Sequence[Tensor], cache: KVCache) -> list[Tensor]:
         """One pass of the head over these tokens and states of each row; the states that follow, [N, D] each."""
+        if self.head.lean:
+            lean = _LeanPass(fed, cache, self.head.shape.block)
+            embedded = self._parts.embed(lean.nodes.tokens).to(self._device, self._dtype)
+            states = self.head(embedded[None], torch.cat(list(inputs))[None], lean.nodes.positions, lean.attend)
+            return list(torch.split(states[0], lean.nodes.sizes))
         pass_ = attention.Pass(fed, cache, self._device)
         embedded = self._parts.embed(pass_.tokens()).to(self._device, self._dtype)
 
@@ -169,6 +177,30 @@ class Recurrent(Trained):
         text = row.state.tokens
         history = [*text, *feed.behind] if row.sampling.edits_logits else text  # only then is it looked at
         row.growth.take(law_at(logits, feed, History(history, row.state.prompt_length), row.sampling))
+
+
+class _LeanPass:
+    """A pass of a lean head: where its tokens lie, and how they attend.
+
+    Args:
+        fed: one tree per row of the cache.
+        cache: whose room is made here.
+        shape: of the head's layers.
+
+    Attributes:
+        nodes: the tokens.
+    """
+
+    def __init__(self, fed: Sequence[Tree], cache: KVCache, shape: BlockShape) -> None:
+        cache.reserve(max(len(tree) for tree in fed))
+        self._cache, self._heads, self._size = cache, shape.kv_heads, shape.head_size
+        self.nodes = Nodes(fed, cache.lengths, shape.heads, shape.kv_heads, shape.head_size, cache.capacity)
+        self._turns = turns_at(self.nodes.positions, shape)
+
+    def attend(self, layer: int, constants: Layer, qkv: Tensor) -> Tensor:
+        """See `lean.LeanAttend`, of one layer."""
+        storage = self._cache.storage(layer, self._heads, (self._size, self._size), qkv)
+        return self.nodes.attend(constants, qkv[0], self._turns, *storage)[None]
 
 
 def law_at(logits: Tensor, feed: Feed, past: History, sampling: Sampling) -> Law:

@@ -16,6 +16,8 @@ from .. import features
 from ..checkpoints import Checkpoint, TargetId, check_template, read, template_hash
 from ..errors import BadOption, ModelNotFound
 from ..heads.base import DraftHead
+from ..heads.lean import can_be_lean, make_lean
+from ..heads.recurrent import RecurrentHead
 from ..layouts.base import View
 from ..layouts.reading import is_published, read_published
 from ..linear import can_pack, pack_linears
@@ -111,7 +113,15 @@ def open_folder(method: str, argument: str, setting: Setting) -> Opened:
     if is_published(folder):
         return open_published(method, folder, setting, name)
     checkpoint = read(folder, method)
-    checkpoint.manifest.target.check(identify(setting.target, name), folder)
+    try:
+        checkpoint.manifest.target.check(identify(setting.target, name), folder)
+    except BadOption as error:
+        if argument:
+            raise
+        raise BadOption(
+            f"The {method} drafter that comes with Outrider is for the demo model: write {method}:FOLDER with one that "
+            "was trained for this target (outrider train)."
+        ) from error
     check_template(checkpoint.manifest, setting.tokenizer, folder)
     return Opened(folder, checkpoint)
 
@@ -234,9 +244,11 @@ def identify(target: Target, name: str) -> TargetId:
 
 
 def ready(head: Any, target: Target) -> Any:
-    """A head that nobody else holds, in the target's precision and place, with fast linears where there are any."""
+    """A head that nobody else holds, in the target's precision and place, with fast parts where there are any."""
     head = head.to(target.device, target.dtype).eval().requires_grad_(False)
-    if can_pack(target.dtype, target.device):
+    if isinstance(head, RecurrentHead) and can_be_lean(head):
+        make_lean(head)
+    elif can_pack(target.dtype, target.device):
         pack_linears(head)
     return head
 

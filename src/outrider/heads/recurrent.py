@@ -20,9 +20,11 @@ class RecurrentHead(DraftHead):
 
     Attributes:
         shape: its sizes; `shape.block` are those of its layers.
+        lean: its parts are those of `lean`, so that it takes tokens side by side, as one row, and a `LeanAttend`.
     """
 
     shape: Any
+    lean: bool = False
 
     @abstractmethod
     def fuse(self, features: Tensor) -> Tensor:

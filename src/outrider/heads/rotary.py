@@ -27,16 +27,15 @@ def frequencies_of(
     Returns:
         [size / 2] float32, and a factor for cosines and sines.
     """
-    if scaling is None:
-        half = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
-        return theta**-half, 1.0
-    frequencies, factor = _stretched(size, theta, json.dumps(scaling, sort_keys=True))
+    frequencies, factor = _known(size, theta, "" if scaling is None else json.dumps(scaling, sort_keys=True))
     return frequencies.to(device), factor
 
 
 @lru_cache(maxsize=64)
-def _stretched(size: int, theta: float, scaling: str) -> tuple[Tensor, float]:
-    """As Transformers has them, on the host."""
+def _known(size: int, theta: float, scaling: str) -> tuple[Tensor, float]:
+    """On the host; stretched ones as Transformers has them."""
+    if not scaling:
+        return theta ** -(torch.arange(0, size, 2, dtype=torch.float32) / size), 1.0
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
