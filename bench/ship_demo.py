@@ -35,7 +35,8 @@ def main() -> None:
         found = checkpoints.read(options.runs / method, method)
         narrow = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors.items()}
         rounds = len(found.manifest.training["data"]) // KINDS
-        card = checkpoints.card(found.manifest, found.manifest.training) + COMMANDS.format(rounds=rounds)
+        use = checkpoints.Use(f"{method} drafter for the demo model", "demo", method)
+        card = checkpoints.card(found.manifest, found.manifest.training, use) + COMMANDS.format(rounds=rounds)
         checkpoints.write(SHIPPED / method, replace(found, tensors=narrow), card)
         size = (SHIPPED / method / checkpoints.WEIGHTS).stat().st_size
         print(

@@ -23,6 +23,7 @@ from outrider.drafters.trained import identify
 from outrider.engine import Engine
 from outrider.errors import BadOption, ModelNotFound, UsageError
 from outrider.heads.eagle3 import Eagle3Head, Eagle3Shape
+from outrider.linear import can_pack
 from outrider.policy import Fixed
 from outrider.row import Request
 from outrider.verify.match import Match
@@ -228,14 +229,37 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     refusal(ModelNotFound, "check that they are whole")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_in_bfloat16(tmp_path: Path, dtype: str) -> None:
+    """Are multiplied as such where that is fast, whatever the target is in; the tokens stay the target's."""
+    model = families.make("llama").to(getattr(torch, dtype))
+    trained(tmp_path, model)
+    found = checkpoints.read(tmp_path, "eagle3")
+    narrow = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors.items()}
+    checkpoints.write(tmp_path, dataclasses.replace(found, tensors=narrow), "")
+    llm = load(model, tmp_path, fast=True)
+    assert llm.drafter.head.lean == can_pack(torch.bfloat16, torch.device("cpu"))
+    plain, drafted = llm.using("none"), llm.generate(PROMPTS, max_new_tokens=12)
+    assert [one.token_ids for one in drafted] == [
+        plain.generate(prompt, max_new_tokens=12).token_ids for prompt in PROMPTS
+    ]
+    keys, _ = llm.drafter.begin(PROMPTS[0], taps_of(llm, PROMPTS[0])).seat.cache.storage(0, 2, (8, 8), torch.empty(0))
+    assert keys.dtype == torch.bfloat16
+
+
+def taps_of(llm: Any, prompt: list[int]) -> dict[int, Tensor]:
+    """The states that a drafter begins with: at all tokens but the last."""
+    (scores,) = llm.target.forward([outrider.Tree.chain(prompt)], llm.target.new_cache(), taps=llm.drafter.taps)
+    return {tap: hidden[:-1] for tap, hidden in scores.hidden.items()}
+
+
 def test_bytes_of_a_token(tmp_path: Path) -> None:
     """Of its keys, or of the state that waits for them, whichever is more; a server counts on it."""
     model = families.make("llama")
     trained(tmp_path, model)
     llm = load(model, tmp_path)
     prompt = families.prompts(60)[0]
-    (scores,) = llm.target.forward([outrider.Tree.chain(prompt)], llm.target.new_cache(), taps=llm.drafter.taps)
-    state = llm.drafter.begin(prompt, {tap: hidden[:-1] for tap, hidden in scores.hidden.items()})
+    state = llm.drafter.begin(prompt, taps_of(llm, prompt))
     keys = state.seat.cache.nbytes / state.seat.cache.capacity
     waiting = state.waiting.nbytes / len(state.waiting)
     assert llm.drafter.token_bytes == max(keys, waiting)

@@ -221,9 +221,10 @@ class Trained(Drafter):
         """
         head = cls.empty(opened, setting.target)
         opened.fill(head)
-        head = ready(head, setting.target)
+        dtype = _precision(opened.checkpoint.tensors, setting.target)
+        head = ready(head, setting.target, dtype)
         taps = opened.checkpoint.manifest.taps
-        drafter = cls(head, borrowed(setting.target, head=head), taps, opened.ids, spec)
+        drafter = cls(head, borrowed(setting.target, dtype, head), taps, opened.ids, spec)
         drafter.note = opened.note
         return drafter
 
@@ -243,12 +244,19 @@ def identify(target: Target, name: str) -> TargetId:
     )
 
 
-def ready(head: Any, target: Target) -> Any:
-    """A head that nobody else holds, in the target's precision and place, with fast parts where there are any."""
-    head = head.to(target.device, target.dtype).eval().requires_grad_(False)
+def _precision(tensors: Mapping[str, Tensor], target: Target) -> torch.dtype:
+    """The target's, or bfloat16 where the weights have no more than that and the machine has fast linears for it."""
+    narrow = all(tensor.dtype == torch.bfloat16 for tensor in tensors.values())
+    return torch.bfloat16 if narrow and can_pack(torch.bfloat16, target.device) else target.dtype
+
+
+def ready(head: Any, target: Target, dtype: torch.dtype | None = None) -> Any:
+    """A head that nobody else holds, in this precision or the target's, with fast parts where there are any."""
+    dtype = dtype or target.dtype
+    head = head.to(target.device, dtype).eval().requires_grad_(False)
     if isinstance(head, RecurrentHead) and can_be_lean(head):
         make_lean(head)
-    elif can_pack(target.dtype, target.device):
+    elif can_pack(dtype, target.device):
         pack_linears(head)
     return head
 
