@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
+import torch
+
 from .drafters import Drafter
 from .errors import BadOption, BadPrompt, NoProgress
 from .kv import KVCache, Seat, arranged, gather
@@ -82,14 +84,18 @@ class Engine:
         row = Row(request, self._count, policy or self._make_policy(), target.eos, target.context, self._tokenizer)
         self._count += 1
         capacity = min(len(request.prompt) + request.max_new_tokens, target.context)
-        prefixes = self._prefixes_for(drafter, request)
-        known = prefixes.longest(request.prompt, capacity + SPARE) if prefixes is not None else None
-        seat = Seat(known or target.new_cache(1, capacity + SPARE))
+        prefixes = self._prefixes_for(request)
+        known = prefixes.longest(request.prompt, capacity + SPARE, drafter.taps) if prefixes is not None else None
+        seat = Seat(known.cache if known is not None else target.new_cache(1, capacity + SPARE))
         if request.source is not None and isinstance(target, Encoder):
             seat.cache.encoded[seat.row] = target.encode(request.source)
         row.reused = seat.length
         head = request.prompt[row.reused : -1]
         hidden = prefill(target, head, seat.cache, taps=drafter.taps, chunk=self._chunk)
+        if known is not None and drafter.taps:
+            hidden = {tap: torch.cat([old, hidden.get(tap, old[:0])]) for tap, old in known.states.items()}
+        if prefixes is not None and prefixes.on:
+            row.states = [hidden]
         row.drafter, row.state = drafter, drafter.begin(request.prompt, hidden)
         drafter.seated(row.state, seat)
         if request.prediction:
@@ -141,9 +147,10 @@ class Engine:
                 row.policy.observe(about)
             results.append((row, about))
         for place, row in enumerate(rows):
-            prefixes = self._prefixes_for(row.drafter, row.request)
+            prefixes = self._prefixes_for(row.request)
             if row.finish is not None and row.error is None and prefixes is not None:
-                prefixes.keep(row.tokens[: cache.lengths[place]], cache, place)
+                count = cache.lengths[place]
+                prefixes.keep(row.tokens[:count], cache, place, row.known_states(count))
         self._release(lambda row: row.finish is not None or row.error is not None)
         return results
 
@@ -185,10 +192,9 @@ class Engine:
         """The cache in which all rows sit."""
         return gather([seat for _, seat in self._batch])
 
-    def _prefixes_for(self, drafter: Drafter, request: Request) -> Prefixes | None:
-        """Where prefixes are kept; a drafter with taps wants the states of the whole prompt, which nobody keeps, and
-        behind another source the same tokens have other keys."""
-        return None if drafter.taps or request.source is not None else self._prefixes
+    def _prefixes_for(self, request: Request) -> Prefixes | None:
+        """Where prefixes are kept; behind another source the same tokens have other keys."""
+        return None if request.source is not None else self._prefixes
 
     def _drafts(self) -> list[_Drafted]:
         """A draft for each row; rows on whose account their drafter raises have left.
@@ -255,6 +261,9 @@ class Engine:
             raise NoProgress(f"Round {row.rounds} of request {row.index} committed no token.")
         path = verdict.path[: len(tokens)]
         row.drafter.commit(row.state, tokens, score, path)
+        if row.states is not None and row.drafter.taps:
+            hidden = score.at(path).hidden
+            row.states.append({tap: hidden[tap] for tap in row.drafter.taps})
         kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
         about = (row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, draft_seconds, 0.0, seconds)
         wanted = row.request.logprobs

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .drafters import Drafter
 from .errors import BadOption, BadPrompt
 from .policy import Policy
@@ -82,6 +85,8 @@ class Row:
         drafter: who drafts for it; its `state` is that one's.
         rounds: how many it has had.
         reused: prompt tokens whose keys were known already.
+        states: the target's at the layers that the drafter taps, by layer and in parts, of the tokens whose keys are
+            in the cache; None where nobody will ask for them.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Row:
         self.reused = 0
         self.drafter: Drafter  # set, as its state is, when the row joins a batch
         self.state: Any = None
+        self.states: list[dict[int, Tensor]] | None = None
         self._eos, self._context = () if request.ignore_eos else eos, context
         self._words = Detokenizer(tokenizer) if tokenizer is not None else None
         self._stops = StopText(request.stop)
@@ -111,6 +117,12 @@ class Row:
     def output(self) -> list[int]:
         """The ids written so far."""
         return self.tokens[len(self.request.prompt) :]
+
+    def known_states(self, count: int) -> dict[int, Tensor]:
+        """[count, D] by tapped layer, of the first tokens."""
+        parts = self.states or []
+        taps = parts[-1].keys() if parts else ()
+        return {tap: torch.cat([part[tap] for part in parts if tap in part])[:count] for tap in taps}
 
     @property
     def history(self) -> History:

@@ -1,5 +1,5 @@
-"""Our drafters on vLLM's engine, on the CPU: `make vllm`. OUTRIDER_EAGLE3 names another EAGLE-3 drafter for the demo model
-than the one that comes along."""
+"""Our drafters on vLLM's engine, on the CPU: `make vllm`. OUTRIDER_EAGLE3 names another EAGLE-3 drafter for the demo
+model than the one that comes along."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def count(
     """How often each text is written with the seeds 0, 1, 2, ..., and in which rounds."""
     expected = prediction_for(parts, texts)
     requests = [texts.request(seed, expected) for seed in range(samples)]
-    known = OnePrompt(parts.target, texts.prompt)
+    known = OnePrompt(parts.target, texts.prompt, parts.drafter.taps)
     served = parts.serve(requests, rows_together(parts.target), advance, known)
     rounds = [round_ for written in served for round_ in written.rounds]
     return Counter(tuple(written.ids) for written in served), rounds

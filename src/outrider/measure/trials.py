@@ -5,7 +5,7 @@ The library's face serves a batch with one seed and one policy; who wants to pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import combinations
@@ -16,7 +16,7 @@ from ..engine import Engine
 from ..errors import BadOption
 from ..kv import KVCache
 from ..policy import Fixed, Maker, Setting, make_policy
-from ..prefix import Prefixes
+from ..prefix import Known, Prefixes
 from ..row import Request
 from ..target import Target, prefill
 from ..types import Round
@@ -98,17 +98,18 @@ class OnePrompt(Prefixes):
     Args:
         target: whose keys they are.
         prompt: the prompt of every request.
+        taps: layers whose states their drafter wants.
     """
 
-    def __init__(self, target: Target, prompt: Sequence[int]) -> None:
+    def __init__(self, target: Target, prompt: Sequence[int], taps: tuple[int, ...]) -> None:
         super().__init__(0)
         self._prompt, self._cache = tuple(prompt), target.new_cache(1, len(prompt))
-        prefill(target, self._prompt[:-1], self._cache)
+        self._states = prefill(target, self._prompt[:-1], self._cache, taps=taps)
 
-    def longest(self, prompt: Sequence[int], capacity: int) -> KVCache | None:
+    def longest(self, prompt: Sequence[int], capacity: int, taps: Collection[int] = ()) -> Known | None:
         """See `Prefixes`."""
         assert tuple(prompt) == self._prompt
-        return KVCache.stack([(self._cache, 0)], capacity=capacity)
+        return Known(KVCache.stack([(self._cache, 0)], capacity=capacity), dict(self._states))
 
 
 def wants_prediction(drafter: Drafter) -> bool:

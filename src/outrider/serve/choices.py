@@ -12,6 +12,7 @@ from ..drafters import Drafter
 from ..drafters.none import NoDrafter
 from ..errors import BadOption
 from ..policy import DEFAULT, Fixed, Maker
+from .room import drafter_bytes
 
 PLAIN = "none"
 REFERENCE = "reference"
@@ -26,7 +27,7 @@ class Choice:
         drafter: the drafter itself.
         name, policy: as they are reported.
         make_policy: gives the request its policy.
-        token_bytes: that the drafter keeps per token of the request.
+        token_bytes: that the drafter costs per token of the request, see `room.drafter_bytes`.
     """
 
     drafter: Drafter
@@ -95,7 +96,7 @@ class _Offer:
     def __init__(self, llm: Outrider) -> None:
         self._llm = llm
         self._makers: dict[str, Maker] = {}
-        self._token_bytes = llm.drafter.token_bytes
+        self._token_bytes = drafter_bytes(llm.drafter, llm.target)
         self.name = label(llm.drafter.spec)
         self.names = {self.name, llm.drafter.spec, llm.asked_drafter, label(llm.asked_drafter)}
 

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 import psutil
 import torch
 
+from ..drafters import Drafter
 from ..encoder_decoder import EncoderDecoderTarget
 from ..engine import SPARE
 from ..errors import BadOption
+from ..features import width_of
 from ..kv import BLOCK
 from ..target import Target, token_bytes
 from ..types import Source
@@ -40,6 +42,13 @@ def half_of_what_is_free(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     return int(psutil.virtual_memory().available) // 2
+
+
+def drafter_bytes(drafter: Drafter, target: Target) -> int:
+    """Bytes that a drafter costs per token of a request: of its own, and of the target's states that it taps, which are
+    kept for the next request."""
+    states = len(drafter.taps) * width_of(target) * target.dtype.itemsize if drafter.taps else 0
+    return drafter.token_bytes + states
 
 
 class Room:

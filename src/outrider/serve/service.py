@@ -23,7 +23,7 @@ from ..grammar import Grammars
 from .choices import Choices
 from .faults import broken, leaving, loading
 from .metrics import Metrics
-from .room import Room, half_of_what_is_free
+from .room import Room, drafter_bytes, half_of_what_is_free
 from .tokens import TokenTexts
 from .worker import Worker
 
@@ -226,8 +226,9 @@ class Service:
             raise BadOption("A server needs the model's tokenizer: pass tokenizer= to load.")
         memory = half_of_what_is_free(llm.target.device) if self.limits.memory is None else self.limits.memory
         room, metrics = Room(memory, llm.target), self.metrics
-        if not room.fits([(room.slots(1), room.per_slot(llm.drafter.token_bytes))]):
-            least = room.needed([(room.slots(1), room.per_slot(llm.drafter.token_bytes))])
+        smallest = [(room.slots(1), room.per_slot(drafter_bytes(llm.drafter, llm.target)))]
+        if not room.fits(smallest):
+            least = room.needed(smallest)
             raise BadOption(f"memory is {memory} bytes and the smallest request needs {least}: allow more.")
         worker = Worker(llm.engine(), room, self.limits.max_batch, self.limits.max_queue, metrics)
         choices = Choices(llms)
