@@ -262,8 +262,7 @@ class Engine:
         path = verdict.path[: len(tokens)]
         row.drafter.commit(row.state, tokens, score, path)
         if row.states is not None and row.drafter.taps:
-            hidden = score.at(path).hidden
-            row.states.append({tap: hidden[tap] for tap in row.drafter.taps})
+            row.states.append(score.hidden_at(path, row.drafter.taps))
         kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
         about = (row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, draft_seconds, 0.0, seconds)
         wanted = row.request.logprobs

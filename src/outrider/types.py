@@ -13,7 +13,7 @@ Glossary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -115,7 +115,12 @@ class Scores:
     def at(self, path: Sequence[int]) -> Scores:
         """The same, restricted to the nodes of a path."""
         index = torch.tensor(path, device=self.logits.device)
-        return Scores(self.logits[index], {layer: states[index] for layer, states in self.hidden.items()})
+        return Scores(self.logits[index], self.hidden_at(path))
+
+    def hidden_at(self, path: Sequence[int], layers: Collection[int] | None = None) -> dict[int, Tensor]:
+        """`hidden` at the nodes of a path, of all its layers or of these: copies."""
+        index = torch.tensor(path, device=self.logits.device)
+        return {layer: self.hidden[layer][index] for layer in (self.hidden if layers is None else layers)}
 
 
 class Divergence(NamedTuple):

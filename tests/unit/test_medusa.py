@@ -43,7 +43,7 @@ def heads(ranks: tuple[tuple[int, ...], ...] = (), eos: tuple[int, ...] = ()) ->
     head = MedusaHead(MedusaShape(8, 3, 1, 12, ranks), TargetOutput(torch.randn(12, 8)))
     for parameter in head.blocks.parameters():
         torch.nn.init.normal_(parameter)
-    return Medusa(head, Borrowed(lambda ids: ids, 20, eos, torch.device("cpu"), torch.float32), (4,), IDS, "medusa")
+    return Medusa(head, Borrowed(lambda ids: ids, 20, eos, torch.device("cpu"), torch.float32, 16), (4,), IDS, "medusa")
 
 
 IDS = torch.tensor([0, 2, 3, 5, 6, 8, 9, 11, 13, 14, 17, 19])

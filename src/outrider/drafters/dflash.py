@@ -89,7 +89,7 @@ class DFlash(Trained):
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`."""
         state.tokens.extend(tokens)
-        state.waiting = torch.cat([state.waiting, self._fused(scores.at(path).hidden)])
+        state.waiting = torch.cat([state.waiting, self._fused(scores.hidden_at(path, self.taps))])
 
     def end(self, state: _State) -> None:
         """See `Drafter`: the cache goes, which may be one that other rows have left long ago."""

@@ -144,7 +144,7 @@ class Mtp(Drafter):
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`: the target's own states take the place of those that were drafted with."""
         state.tokens.extend(tokens)
-        state.waiting[0] = torch.cat([state.waiting[0], scores.at(path).hidden[self.taps[0]]])
+        state.waiting[0] = torch.cat([state.waiting[0], scores.hidden_at(path, self.taps)[self.taps[0]]])
 
     def end(self, state: _State) -> None:
         """See `Drafter`: keys and states go, which may sit in caches that other rows have left long ago."""

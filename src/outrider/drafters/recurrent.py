@@ -37,6 +37,12 @@ class _State:
     prompt_length: int
     seat: Seat
     waiting: Tensor  # [m, D] fused states of the slots that are not in the cache; one at least, once there is a slot
+    unread: list[Mapping[int, Tensor]] = field(default_factory=list)  # the target's states behind those, as they came
+
+    @property
+    def starts(self) -> bool:
+        """Whether there is a state to begin with."""
+        return bool(self.unread) or len(self.waiting) > 0
 
 
 @dataclass(slots=True)
@@ -57,9 +63,8 @@ class Recurrent(Trained):
 
     @property
     def token_bytes(self) -> int:
-        """See `Drafter`; a token's state waits while nothing is drafted, and then its keys take the state's place."""
-        width: int = self.head.shape.block.width
-        return max(kept_values(self.head), width) * self._dtype.itemsize
+        """See `Drafter`; a token's states wait while nothing is drafted, and then its keys take their place."""
+        return max(kept_values(self.head) * self._dtype.itemsize, len(self.taps) * self._parts.state_bytes)
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
@@ -86,7 +91,7 @@ class Recurrent(Trained):
         """See `Drafter`; a row whose whole text is one token has no state to begin with, and gets a plain step."""
         growths = [
             sprout(Start(state.tokens[-1], len(state.tokens), budget, noise, self._parts.eos), sampling)
-            if budget.depth > 0 and len(state.waiting)
+            if budget.depth > 0 and state.starts
             else None
             for state, budget, sampling, noise in zip(states, budgets, samplings, noises, strict=True)
         ]
@@ -96,6 +101,7 @@ class Recurrent(Trained):
             if growth is not None
         ]
         if active:
+            self._read([row.state for row in active])
             cache = gather([row.state.seat for row in active])
             self._catch_up(active, cache)
             while any(feeds := [row.growth.feed() for row in active]):
@@ -110,14 +116,22 @@ class Recurrent(Trained):
 
     @torch.no_grad()
     def commit(self, state: _State, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
-        """See `Drafter`: the target's own states take the place of those that were drafted with."""
+        """See `Drafter`: the target's own states take the place of those that were drafted with. They are fused when a
+        draft needs them, so that rounds without one cost nothing."""
         state.tokens.extend(tokens)
-        fused = self._fused(scores.at(path).hidden)
-        state.waiting = torch.cat([state.waiting, fused]) if len(state.waiting) else fused
+        state.unread.append(scores.hidden_at(path, self.taps))
 
     def end(self, state: _State) -> None:
         """See `Drafter`: the cache goes, which may be one that other rows have left long ago."""
         del state.seat
+
+    def _read(self, states: Sequence[_State]) -> None:
+        """Fuse the target's states that have come since the last draft."""
+        for state in states:
+            if state.unread:
+                hidden = {tap: torch.cat([part[tap] for part in state.unread]) for tap in self.taps}
+                fused, state.unread = self._fused(hidden), []
+                state.waiting = torch.cat([state.waiting, fused]) if len(state.waiting) else fused
 
     def _fused(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """[n, D] from the target's tapped states."""

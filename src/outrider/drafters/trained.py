@@ -38,6 +38,7 @@ class Borrowed:
         vocabulary: width of its logits.
         eos: ids behind which nothing is drafted.
         device, dtype: where the head computes, and in what.
+        state_bytes: of one of the target's states.
     """
 
     embed: features.Embed
@@ -45,6 +46,7 @@ class Borrowed:
     eos: tuple[int, ...]
     device: torch.device
     dtype: torch.dtype
+    state_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,8 @@ def borrowed(target: Target, dtype: torch.dtype | None = None, head: DraftHead |
     """
     own = getattr(head, "embed_tokens", None)
     embed = features.embedding(target) if own is None else _at(own, target.device)
-    return Borrowed(embed, target.vocabulary, target.eos, target.device, dtype or target.dtype)
+    state = features.width_of(target) * target.dtype.itemsize
+    return Borrowed(embed, target.vocabulary, target.eos, target.device, dtype or target.dtype, state)
 
 
 def _at(table: Any, device: torch.device) -> features.Embed:

@@ -65,7 +65,7 @@ class Watching(Drafter):
     def commit(self, state: Watched, tokens: Sequence[int], scores: Scores, path: Sequence[int]) -> None:
         """See `Drafter`."""
         self._drafter.commit(state.inner, tokens, scores, path)
-        state.parts.append(side_by_side(scores.at(path).hidden, self._layers).cpu())
+        state.parts.append(side_by_side(scores.hidden_at(path, self._layers), self._layers).cpu())
 
     def seated(self, state: Watched, seat: Seat) -> None:
         """See `Drafter`."""
