@@ -31,6 +31,7 @@ def test_they_draft(method: str, demo_folder: Path, demo_tokenizer: Any) -> None
     """By their bare names, with the tokens of plain decoding."""
     llm = outrider.load(str(demo_folder), method, policy="fixed:4")
     prompt = encode(demo_tokenizer, [{"role": "user", "content": QUESTION}])
+    assert llm.drafter.spec == method
     output = llm.generate(prompt, max_new_tokens=48)
     assert output.token_ids == llm.using("none").generate(prompt, max_new_tokens=48).token_ids
     assert output.stats.acceptance_length > LEAST[method]

@@ -212,7 +212,8 @@ class Trained(Drafter):
         Raises:
             BadOption, ModelNotFound, UnsupportedModel: see `open_folder`.
         """
-        return cls.of(open_folder(cls.method, argument, setting), setting, f"{cls.method}:{argument}")
+        spec = f"{cls.method}:{argument}" if argument else cls.method
+        return cls.of(open_folder(cls.method, argument, setting), setting, spec)
 
     @classmethod
     def of(cls, opened: Opened, setting: Setting, spec: str) -> Self:
