@@ -238,7 +238,7 @@ def test_weights_in_bfloat16(tmp_path: Path, dtype: str) -> None:
     narrow = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors.items()}
     checkpoints.write(tmp_path, dataclasses.replace(found, tensors=narrow), "")
     llm = load(model, tmp_path, fast=True)
-    assert llm.drafter.head.lean == can_pack(torch.bfloat16, torch.device("cpu"))
+    assert (llm.drafter.head.lean is not None) == can_pack(torch.bfloat16, torch.device("cpu"))
     plain, drafted = llm.using("none"), llm.generate(PROMPTS, max_new_tokens=12)
     assert [one.token_ids for one in drafted] == [
         plain.generate(prompt, max_new_tokens=12).token_ids for prompt in PROMPTS

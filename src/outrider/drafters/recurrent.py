@@ -170,8 +170,8 @@ class Recurrent(Trained):
 
     def _step(self, fed: Sequence[Tree], inputs: Sequence[Tensor], cache: KVCache) -> list[Tensor]:
         """One pass of the head over these tokens and states of each row; the states that follow, [N, D] each."""
-        if self.head.lean:
-            lean = _LeanPass(fed, cache, self.head.shape.block)
+        if self.head.lean is not None:
+            lean = _LeanPass(fed, cache, self.head.lean)
             embedded = self._parts.embed(lean.nodes.tokens).to(self._device, self._dtype)
             states = self.head(embedded[None], torch.cat(list(inputs))[None], lean.nodes.positions, lean.attend)
             return list(torch.split(states[0], lean.nodes.sizes))

@@ -64,22 +64,27 @@ class _Mlp(nn.Module):
 
 
 def can_be_lean(head: RecurrentHead) -> bool:
-    """Whether the kernels serve a head, in its precision and place."""
-    size = head.shape.block.head_size
-    weight = next(head.parameters())
+    """Whether the kernels serve a head, in its precision and place: one with attention, all of it alike."""
+    weight, shapes = next(head.parameters()), _shapes(head)
     known = weight.dtype in native.DTYPES and weight.device.type == "cpu" and native.available()
-    return known and size % 8 == 0 and size <= native.LARGEST_HEAD
+    alike = bool(shapes) and all(shape == shapes[0] for shape in shapes)
+    return known and alike and shapes[0].head_size % 8 == 0 and shapes[0].head_size <= native.LARGEST_HEAD
 
 
 def make_lean(head: RecurrentHead) -> None:
-    """Replace the parts of a head that nobody else holds, in place."""
+    """Replace the parts of a head that nobody else holds, in place; `can_be_lean` is true of it."""
+    shape = _shapes(head)[0]
     for parent in list(head.modules()):
         for name, child in list(parent.named_children()):
             for kind, lean in ((Norm, _Norm), (Attention, _Attention), (Mlp, _Mlp)):
                 if type(child) is kind:
                     setattr(parent, name, lean(child))  # type: ignore[arg-type]
     pack_linears(head)
-    head.lean = True
+    head.lean = shape
+
+
+def _shapes(head: RecurrentHead) -> list[BlockShape]:
+    return [module.shape for module in head.modules() if isinstance(module, Attention)]
 
 
 def turns_at(positions: Tensor, shape: BlockShape) -> tuple[Tensor, Tensor]:

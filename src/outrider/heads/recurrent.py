@@ -7,24 +7,22 @@ the target's own where that is known; beyond, a head goes on from the state that
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 from torch import Tensor
 
 from .base import DraftHead
-from .blocks import Attends
+from .blocks import Attends, BlockShape
 
 
 class RecurrentHead(DraftHead):
     """A head whose own output is its next input.
 
     Attributes:
-        shape: its sizes; `shape.block` are those of its layers.
-        lean: its parts are those of `lean`, so that it takes tokens side by side, as one row, and a `LeanAttend`.
+        lean: the sizes of its attention, once its parts are those of `lean`: then it takes tokens side by side, as one
+            row, and a `LeanAttend`.
     """
 
-    shape: Any
-    lean: bool = False
+    lean: BlockShape | None = None
 
     @abstractmethod
     def fuse(self, features: Tensor) -> Tensor:
