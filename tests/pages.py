@@ -97,7 +97,8 @@ def words_of(command: str, *, less: bool) -> tuple[list[str], str | None]:
     file = words[words.index(">") + 1] if ">" in words else None
     words = words[: words.index(">")] if file else words
     for option, value in _LESS.get(words[1], {}).items() if less else ():
-        if option not in words:
+        settled = option == "--draft-vocab" and "--start-from" in words  # it is the earlier drafter's
+        if option not in words and not settled:
             words += [option, *value]
     return words, file
 
