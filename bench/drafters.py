@@ -83,7 +83,8 @@ def measure(llm: outrider.Outrider, options: argparse.Namespace, asked: list[tup
         systems = {name: llm.using(drafter=name, policy=options.policy if name != "none" else None) for name in names}
         for place, (category, message) in enumerate(asked):
             ids = chat_ids(llm.tokenizer, message)
-            llm.generate(ids, max_new_tokens=2)  # the prefill, and a warm-up
+            for reader in (llm, *(system for system in systems.values() if system.drafter.taps)):
+                reader.generate(ids, max_new_tokens=2)  # the prefill, with states for who taps them, and a warm-up
             plain: list[int] | None = None
             turn = place + repeat
             order = names[turn % len(names) :] + names[: turn % len(names)]
