@@ -94,7 +94,7 @@ class Engine:
         hidden = prefill(target, head, seat.cache, taps=drafter.taps, chunk=self._chunk)
         if known is not None and drafter.taps:
             hidden = {tap: torch.cat([old, hidden.get(tap, old[:0])]) for tap, old in known.states.items()}
-        if prefixes is not None and prefixes.on:
+        if drafter.taps and prefixes is not None and prefixes.on:
             row.states = [hidden]
         row.drafter, row.state = drafter, drafter.begin(request.prompt, hidden)
         drafter.seated(row.state, seat)
@@ -261,7 +261,7 @@ class Engine:
             raise NoProgress(f"Round {row.rounds} of request {row.index} committed no token.")
         path = verdict.path[: len(tokens)]
         row.drafter.commit(row.state, tokens, score, path)
-        if row.states is not None and row.drafter.taps:
+        if row.states is not None:
             row.states.append(score.hidden_at(path, row.drafter.taps))
         kept = verdict.path[: len(tokens) + 1]  # a drafted token that ended the output was kept, and is pending
         about = (row.index, row.rounds, start, draft.tree, kept, tokens, row.finish, draft_seconds, 0.0, seconds)

@@ -18,8 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .. import attention
 from ..features import side_by_side
-from ..heads.blocks import BlockShape, kept_values
-from ..heads.lean import turns_at
+from ..heads.blocks import BlockShape, kept_values, turns_at
 from ..heads.recurrent import RecurrentHead
 from ..kv import KVCache, Seat, gather
 from ..native import Layer, Nodes

@@ -97,10 +97,14 @@ class Attention(nn.Module):
         return x.view(*x.shape[:-1], -1, self.shape.head_size).transpose(1, 2)
 
 
+def attention_shapes(head: nn.Module) -> list[BlockShape]:
+    """The sizes of a head's layers that have attention."""
+    return [module.shape for module in head.modules() if isinstance(module, Attention)]
+
+
 def kept_values(head: nn.Module) -> int:
     """How many numbers a head's attention keeps per token: keys and values of all its layers."""
-    shapes = [module.shape for module in head.modules() if isinstance(module, Attention)]
-    return sum(2 * shape.kv_heads * shape.head_size for shape in shapes)
+    return sum(2 * shape.kv_heads * shape.head_size for shape in attention_shapes(head))
 
 
 class Mlp(nn.Module):
@@ -120,10 +124,16 @@ class Mlp(nn.Module):
 
 def _turns(positions: Tensor, shape: BlockShape, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines, [rows, 1, N, size] each."""
+    cosines, sines = turns_at(positions[:, None], shape)
+    return cosines.to(dtype), sines.to(dtype)
+
+
+def turns_at(positions: Tensor, shape: BlockShape) -> tuple[Tensor, Tensor]:
+    """Cosines and sines at [...] positions, float32 [..., size] each."""
     frequencies, factor = frequencies_of(shape.head_size, shape.rope_theta, shape.rope_scaling, positions.device)
-    angles = positions[:, None, :, None].float() * frequencies
+    angles = positions[..., None].float() * frequencies
     angles = torch.cat([angles, angles], -1)
-    return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
+    return angles.cos() * factor, angles.sin() * factor
 
 
 def _turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from .. import native
 from ..linear import fused, pack_linears
 from .base import Norm
-from .blocks import Attention, BlockShape, Mlp
+from .blocks import Attention, Mlp, attention_shapes
 from .recurrent import RecurrentHead
-from .rotary import frequencies_of
 
 LeanAttend = Callable[[native.Layer, Tensor], Tensor]
 """(a layer's constants, [1, N, (heads + 2 * kv_heads) * size]) -> [1, N, heads * size]"""
@@ -65,7 +63,7 @@ class _Mlp(nn.Module):
 
 def can_be_lean(head: RecurrentHead) -> bool:
     """Whether the kernels serve a head, in its precision and place: one with attention, all of it alike."""
-    weight, shapes = next(head.parameters()), _shapes(head)
+    weight, shapes = next(head.parameters()), attention_shapes(head)
     known = weight.dtype in native.DTYPES and weight.device.type == "cpu" and native.available()
     alike = bool(shapes) and all(shape == shapes[0] for shape in shapes)
     return known and alike and shapes[0].head_size % 8 == 0 and shapes[0].head_size <= native.LARGEST_HEAD
@@ -73,7 +71,7 @@ def can_be_lean(head: RecurrentHead) -> bool:
 
 def make_lean(head: RecurrentHead) -> None:
     """Replace the parts of a head that nobody else holds, in place; `can_be_lean` is true of it."""
-    shape = _shapes(head)[0]
+    shape = attention_shapes(head)[0]
     for parent in list(head.modules()):
         for name, child in list(parent.named_children()):
             for kind, lean in ((Norm, _Norm), (Attention, _Attention), (Mlp, _Mlp)):
@@ -81,15 +79,3 @@ def make_lean(head: RecurrentHead) -> None:
                     setattr(parent, name, lean(child))  # type: ignore[arg-type]
     pack_linears(head)
     head.lean = shape
-
-
-def _shapes(head: RecurrentHead) -> list[BlockShape]:
-    return [module.shape for module in head.modules() if isinstance(module, Attention)]
-
-
-def turns_at(positions: Tensor, shape: BlockShape) -> tuple[Tensor, Tensor]:
-    """Cosines and sines at [rows, N] positions, float32 [rows, N, size] each."""
-    frequencies, factor = frequencies_of(shape.head_size, shape.rope_theta, shape.rope_scaling, positions.device)
-    angles = positions[..., None] * frequencies
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos() * factor, angles.sin() * factor
