@@ -22,14 +22,40 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TASKS = {
-    "summarising": "Summarize the following text in two or three sentences.\n\n{text}",
-    "translating": "Translate the following text into {language}.\n\n{text}",
-    "rewriting": "Rewrite the following text so that it is easier to understand.\n\n{text}",
-    "correcting": "Correct the spelling and grammar of this text and return it, changing nothing else.\n\n{text}",
-    "retrieval": "Answer from the text.\n\nText: {text}\n\nQuestion: What does the text say about {topic}?",
-    "code": "Write a Python function for this, with a docstring and an example.\n\n{topic}",
+    "summarising": ("Summarize: {long}", "Summarize the following text in two or three sentences.\n\n{text}"),
+    "translating": (
+        "Translate the following text into {language}.\n\n{text}",
+        "Translate German to English: {foreign}",
+    ),
+    "retrieval": (
+        "{long}\n\nQuestion: What does the text say about {topic}?",
+        "Answer from the text.\n\nText: {text}\n\nQuestion: {topic}",
+    ),
+    "rewriting": (
+        "Rewrite the following text so that it is easier to understand.\n\n{text}",
+        "Correct the spelling and grammar of this text and return it, changing nothing else.\n\n{text}",
+    ),
+    "code": ("Write a Python function for this, with a docstring and an example.\n\n{topic}",),
+    "extracting": (
+        "List the names, places, dates and numbers of this text as JSON.\n\n{text}",
+        "Name the three most important points of this text.\n\n{long}",
+    ),
+    "questions": ("{question}", "Explain in simple words: {topic}"),
+    "writing": (
+        "Write a short story about this: {topic}",
+        "Write an email about this: {topic}",
+        "You are a well-known expert. Speak as one would in all that follows. {topic}",
+        "Compare two sides of this, and say which one is right and why: {topic}",
+    ),
+    "second turns": (
+        "Now explain it again as to a child.",
+        "Rewrite your previous answer in three sentences.",
+        "Are you sure? Which assumptions have you made?",
+        "Give me an example.",
+    ),
 }
-LANGUAGES = ("German", "French", "Spanish", "Italian", "English")
+LANGUAGES = ("German", "German", "French", "Spanish", "Italian", "English")
+TEMPERATURES = "0,0.5,0.7,0.8,0.9,1.0"  # greedy ones too: that is what many people decode
 
 
 def main() -> None:
@@ -51,26 +77,32 @@ def main() -> None:
 
 
 def gather(options: argparse.Namespace, number: int) -> list[Path]:
-    """A round of data: its folders, one of each kind."""
-    data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "320"]
-    data += ["--seed", str(number), "--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
-    folders = [options.out / f"{kind}-{number}" for kind in ("invented", "maths", "tasks")]
-    invented, problems, made = folders
-    write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * options.prompts, options.prompts))
+    """A round of data: its folders, one of each kind, tasks twice as many."""
+    data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "256"]
+    data += ["--seed", str(number), "--temperatures", TEMPERATURES]
+    data += ["--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
+    folders = [options.out / f"{kind}-{number}" for kind in ("invented", "tasks", "maths")]
+    invented, made, problems = folders
     step(options.out, invented.name, [*data, "--self", str(options.prompts)])
-    step(options.out, problems.name, [*data, "--prompts", str(problems.with_suffix(".jsonl"))])
-    write(made.with_suffix(".jsonl"), tasks(options.target, invented, options.prompts))
+    sources = [invented, options.out / f"tasks-{number - 1}"]
+    write(made.with_suffix(".jsonl"), tasks(options.target, sources, 2 * options.prompts))
     step(options.out, made.name, [*data, "--prompts", str(made.with_suffix(".jsonl"))])
+    write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * options.prompts, options.prompts))
+    step(options.out, problems.name, [*data, "--prompts", str(problems.with_suffix(".jsonl"))])
     return folders
 
 
 def step(out: Path, name: str, arguments: list[str]) -> None:
-    """One command, its output in a log; it finds by itself what is done already."""
+    """One command, its output in a log; one that has ended well is not run again, and a broken-off one goes on."""
+    done = out / f"{name}.done"
+    if done.exists():
+        return
     with (out / f"{name}.log").open("a", encoding="utf-8") as log:
         command = [sys.executable, "-m", "outrider", *arguments, "--out", str(out / name)]
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+    done.touch()
 
 
 def write(file: Path, records: Iterator[dict[str, object]]) -> None:
@@ -86,34 +118,46 @@ def maths(file: Path, first: int, count: int) -> Iterator[dict[str, object]]:
     lines = file.read_text(encoding="utf-8").splitlines()
     random.Random(0).shuffle(lines)
     for line in lines[first : first + count]:
-        yield chat(json.loads(line)["question"], "maths")
+        yield chat("maths", json.loads(line)["question"])
 
 
-def tasks(target: str, folder: Path, count: int) -> Iterator[dict[str, object]]:
-    """Tasks made of invented chats and their answers."""
+def tasks(target: str, folders: list[Path], count: int) -> Iterator[dict[str, object]]:
+    """Tasks made of invented chats and of the tasks of the round before; long ones have several answers for a text."""
     from transformers import AutoTokenizer
 
     from outrider.loading import Loader
 
     tokenizer = AutoTokenizer.from_pretrained(Loader(offline=True).find(target) or target)
-    choice = random.Random(1)
-    lines = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
-    kinds = list(TASKS)
+    files = [folder / "answers.jsonl" for folder in folders]
+    lines = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
+    lines = [line for line in lines if line["temperature"] <= 0.8 and line["answer"]]  # the others make little sense
+    asked = [question(tokenizer.decode(line["prompt"], skip_special_tokens=True)) for line in lines]
+    said = [tokenizer.decode(line["answer"], skip_special_tokens=True).strip() for line in lines]
+    translated = [text for text, line in zip(said, lines, strict=True) if line["category"] == "translating"]
+    choice, kinds = random.Random(f"tasks of {folders[0].name}"), list(TASKS)
     for number in range(count):
-        line = choice.choice(lines)
-        topic = tokenizer.decode(line["prompt"], skip_special_tokens=True).split("\n", 1)[-1].strip()
-        text = tokenizer.decode(line["answer"], skip_special_tokens=True).strip()
-        if number % 7 == 0:  # long prompts too
-            other = choice.choice(lines)["answer"]
-            text += "\n\n" + tokenizer.decode(other, skip_special_tokens=True).strip()
-        kind = kinds[number % len(kinds)]
-        topic = topic.removesuffix("assistant").strip().removeprefix("user").strip()
-        yield chat(TASKS[kind].format(text=text, topic=topic[:300], language=choice.choice(LANGUAGES)), kind)
+        kind, place = kinds[number % len(kinds)], choice.randrange(len(lines))
+        topic, text = asked[place].split("\n")[0][:300], said[place]
+        form = choice.choice(TASKS[kind]).format(
+            text=text[: choice.randrange(200, 1200)],
+            long="\n\n".join([text, *choice.sample(said, choice.randrange(1, 4))]),
+            topic=topic,
+            question=topic.split(". ")[0],
+            language=choice.choice(LANGUAGES),
+            foreign=choice.choice(translated or said)[: choice.randrange(80, 400)],
+        )
+        yield chat(kind, *((topic, text, form) if kind == "second turns" else (form,)))
 
 
-def chat(text: str, category: str) -> dict[str, object]:
-    """A record of a file of prompts."""
-    return {"messages": [{"role": "user", "content": text}], "category": category}
+def question(prompt: str) -> str:
+    """What the user said last in a prompt."""
+    return prompt.rpartition("\nuser\n")[2].strip().removesuffix("assistant").strip()
+
+
+def chat(category: str, *turns: str) -> dict[str, object]:
+    """A record of a file of prompts: what was said in turns, by the user first."""
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[n % 2], "content": text} for n, text in enumerate(turns)], "category": category}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from ..heads.base import quiet_norm
 from ..heads.dflash import DFlashHead, DFlashShape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Losses, Material, Recipe, ahead, hard_loss, soft_loss
+from .recipe import Laws, Losses, Material, Recipe, ahead, hard_loss, soft_loss
 from .start import begin
 from .unrolled import collect
 
@@ -62,13 +62,14 @@ class DFlashRecipe(Recipe):
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`. Slot t's block begins with token t + 1, and its place k + 1 is the slot's step k."""
         head = self.head
+        laws = Laws(batch, head.output) if self._soft else None
         slots, real = anchors(batch, self._anchors)
         chosen = torch.zeros_like(batch.answer).scatter(1, slots, real)
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             logits = head.logits(states)
-            if self._soft:
-                return soft_loss(logits, ahead(batch.last, 1 + step)[counts], head.output)
+            if laws is not None:
+                return soft_loss(logits, laws(counts, 1 + step))
             return hard_loss(logits, ahead(batch.ids, 2 + step)[counts], self._whole)
 
         found = self._filled(batch, slots)[real][:, 1:]

@@ -17,7 +17,7 @@ from ..errors import BadOption
 from ..heads.eagle import EagleHead, EagleShape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .recipe import Laws, Losses, Material, Recipe, ahead, soft_loss
 from .start import begin
 from .unrolled import collect, unroll
 
@@ -69,12 +69,12 @@ class EagleRecipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head = self.head
+        head, laws = self.head, Laws(batch, self.head.output)
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             wanted = ahead(batch.last, 1 + step)[counts]
             away = smooth_l1_loss(states.float(), wanted, reduction="none").mean(-1)
-            costs, same = soft_loss(head.logits(states), wanted, head.output)
+            costs, same = soft_loss(head.logits(states), laws(counts, 1 + step))
             return self._regression * away + self._matching * costs, same
 
         states = head.fuse(batch.features)

@@ -12,7 +12,7 @@ from ..heads.base import quiet_norm
 from ..heads.eagle3 import Eagle3Head, Eagle3Shape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .recipe import Laws, Losses, Material, Recipe, soft_loss
 from .start import begin
 from .unrolled import collect, unroll
 
@@ -50,10 +50,10 @@ class Eagle3Recipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head, output = self.head, self._output
+        head, laws = self.head, Laws(batch, self._output)
 
         def loss(states: torch.Tensor, step: int, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], output)
+            return soft_loss(head.logits(states), laws(counts, 1 + step))
 
         outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)
         return collect(outputs, batch, DECAY, loss)

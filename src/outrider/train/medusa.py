@@ -15,7 +15,7 @@ from ..drafters.trained import borrowed
 from ..heads.medusa import MedusaHead, MedusaShape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Losses, Material, Recipe, ahead, soft_loss
+from .recipe import Laws, Losses, Material, Recipe, ahead, soft_loss
 from .unrolled import collect
 
 DECAY = 0.8  # weight of a head against the one before
@@ -43,11 +43,12 @@ class MedusaRecipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head, output = self.head, self.head.output
-        assert output is not None
+        head = self.head
+        assert head.output is not None
+        laws = Laws(batch, head.output)
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(head.logits(states), ahead(batch.last, 1 + step)[counts], output)
+            return soft_loss(head.logits(states), laws(counts, 1 + step))
 
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)

@@ -26,7 +26,7 @@ from ..target import Target
 from .changing import Changing
 from .corpus import Batch
 from .medusa import DECAY, NODES, accuracies
-from .recipe import Losses, Material, ahead, soft_loss
+from .recipe import Laws, Losses, Material, law_of, soft_loss
 from .unrolled import collect
 
 
@@ -96,12 +96,12 @@ class Medusa2Recipe(Changing):
         heads, states = self.head.heads, self.whole.states(batch.ids)
         if batch.done < self._first:
             states = states.detach() + 0.0 * (states - states.detach())  # a gradient of zeros
+        laws = Laws(batch, self._reduced)
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            wanted = ahead(batch.last, step)[counts]
             if step == 0:
-                return soft_loss(self._output(states), wanted, self._output)
-            return soft_loss(heads.logits(states), wanted, self._reduced)
+                return soft_loss(self._output(states), law_of(batch.last[counts], self._output))
+            return soft_loss(heads.logits(states), laws(counts, step))
 
         found = collect(iter([states, *heads(states).unbind(-2)]), batch, DECAY, loss, lead=self.lead)
         weights = [1.0, *(self._weight * DECAY**step for step in range(heads.shape.heads))]

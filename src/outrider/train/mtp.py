@@ -16,7 +16,7 @@ from ..heads.base import quiet_norm
 from ..heads.mtp import MtpHead, MtpShape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Losses, Material, Recipe, ahead, hard_loss, soft_loss
+from .recipe import Laws, Losses, Material, Recipe, ahead, hard_loss, soft_loss
 from .start import begin
 from .unrolled import collect, unroll
 
@@ -50,11 +50,12 @@ class MtpRecipe(Recipe):
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
         head = self.head
+        laws = Laws(batch, head.output) if self._soft else None
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             logits = head.logits(states)
-            if self._soft:
-                return soft_loss(logits, ahead(batch.last, 1 + step)[counts], head.output)
+            if laws is not None:
+                return soft_loss(logits, laws(counts, 1 + step))
             return hard_loss(logits, ahead(batch.ids, 2 + step)[counts], self._whole)
 
         outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)

@@ -148,19 +148,41 @@ def ahead(tensor: Tensor, by: int) -> Tensor:
     return moved
 
 
-def soft_loss(logits: Tensor, last: Tensor, output: TargetOutput) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def law_of(last: Tensor, output: TargetOutput) -> Tensor:
+    """[M, n] the target's law over the draft vocabulary, from its states [M, D] and its output layer."""
+    logits: Tensor = output(last).float()
+    return logits.softmax(-1)
+
+
+class Laws:
+    """The target's laws at the tokens that it wrote, computed once for all steps ahead.
+
+    Args:
+        batch: the texts.
+        output: the target's output layer over the draft vocabulary.
+    """
+
+    def __init__(self, batch: Batch, output: TargetOutput) -> None:
+        before = ahead(batch.answer, 1)  # slots at which it had one of these to predict
+        self._laws = law_of(batch.last[before], output)
+        self._rows = (before.flatten().cumsum(0) - 1).view_as(before)
+
+    def __call__(self, counts: Tensor, by: int) -> Tensor:
+        """[M, n] the laws `by` slots after those that `counts` [B, N] says."""
+        return self._laws[ahead(self._rows, by)[counts]]
+
+
+def soft_loss(logits: Tensor, law: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy against the target's law restricted to the draft vocabulary.
 
     Args:
         logits: [M, n] of the head.
-        last: [M, D] the target's states from which it predicts the same tokens.
-        output: the target's output layer over the draft vocabulary.
+        law: [M, n] of the target, for the same tokens.
 
     Returns:
         [M] losses in nats, and [M] bool, whether both find the same token likeliest.
     """
-    with torch.no_grad():
-        law = output(last).float().softmax(-1)
     return -(law * logits.float().log_softmax(-1)).sum(-1), logits.argmax(-1) == law.argmax(-1)
 
 
