@@ -1,6 +1,6 @@
 """Put the demo model's drafters into the package, in bfloat16: what `bench/train_demo.py` trained, with model cards.
 
-usage: python bench/ship_demo.py [--runs runs/demo] [--methods eagle3,medusa]
+usage: python bench/ship_demo.py [--runs runs/demo] --how '--rounds 2-3 --after 0' eagle3-3 medusa-3
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import torch
 from outrider import checkpoints
 from outrider.drafters.trained import SHIPPED
 
-KINDS = 3  # folders of data in a round of bench/train_demo.py
 COMMANDS = """
 ## How it was made
 
-    python bench/train_demo.py --gsm8k gsm8k_train.jsonl --rounds {rounds}
-    python bench/ship_demo.py
+    python bench/train_demo.py --gsm8k gsm8k_train.jsonl {how}
+    python bench/ship_demo.py {name}
 
 Weights are float32 in training and bfloat16 here.
 """
@@ -29,14 +28,18 @@ def main() -> None:
     """Write the folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--methods", default="eagle3,medusa")
+    parser.add_argument("folders", nargs="+", help="METHOD-ROUND, as bench/train_demo.py names them")
+    parser.add_argument(
+        "--how", required=True, help="its options, for the cards: '--rounds 0', '--rounds 2-3 --after 0'"
+    )
     options = parser.parse_args()
-    for method in options.methods.split(","):
-        found = checkpoints.read(options.runs / method, method)
+    for name in options.folders:
+        method = name.partition("-")[0]
+        found = checkpoints.read(options.runs / name, method)
         narrow = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors.items()}
-        rounds = len(found.manifest.training["data"]) // KINDS
         use = checkpoints.Use(f"{method} drafter for the demo model", "demo", method)
-        card = checkpoints.card(found.manifest, found.manifest.training, use) + COMMANDS.format(rounds=rounds)
+        made = COMMANDS.format(how=options.how, name=f"--how '{options.how}' {name}")
+        card = checkpoints.card(found.manifest, found.manifest.training, use) + made
         checkpoints.write(SHIPPED / method, replace(found, tensors=narrow), card)
         size = (SHIPPED / method / checkpoints.WEIGHTS).stat().st_size
         print(

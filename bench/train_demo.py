@@ -1,14 +1,14 @@
 """Train the demo model's drafters: data of every kind, then EAGLE-3, Medusa and EAGLE.
 
-Takes hours; the same command goes on.
+Takes hours; the same command goes on where it was broken off.
 
-    nohup python bench/train_demo.py > /dev/null 2>&1 &
+    nohup python bench/train_demo.py --gsm8k gsm8k_train.jsonl --rounds 0-3 > /dev/null 2>&1 &
 
 Prompts: problems from GSM8K's training set, chats that the model invents, and tasks made of its own answers to those
 (summaries, translations, rewriting, questions about a text), so that nothing of Spec-Bench or of GSM8K's test set is
 seen. Everything goes to runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can
-be trained on after any of them: `--rounds 1` first, and more later. The target's states at the answers are computed
-once, by the first method, and kept beside them (4.6 kB a token with EAGLE-3's layers); the others read them.
+be trained on after any of them: `--rounds 0` trains runs/demo/METHOD-0 on the first, and `--rounds 1-3 --after 0` goes
+on from there to METHOD-3 on three more. The target's states are kept as it writes (4.6 kB a token).
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ TASKS = {
     ),
 }
 LANGUAGES = ("German", "German", "French", "Spanish", "Italian", "English")
-TEMPERATURES = "0,0.5,0.7,0.8,0.9,1.0"  # greedy ones too: that is what many people decode
+DATA = ["--max-new-tokens", "256", "--features", "auto"]
+DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
+DATA += ["--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
+TRAIN = ["--dtype", "bfloat16", "--features", "stored", "--longest", "1024", "--batch-tokens", "640"]
 
 
 def main() -> None:
@@ -65,22 +68,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--target", default="demo")
     parser.add_argument("--prompts", type=int, default=400, help="of each of the three kinds in a round")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", default="0-3", help="of data, N or FIRST-LAST")
+    parser.add_argument("--after", type=int, help="go on from the drafters of an earlier round")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    folders = [folder for number in range(options.rounds) for folder in gather(options, number)]
-    given = [part for folder in folders for part in ("--data", str(folder))]
+    first, _, last = options.rounds.partition("-")
+    numbers = range(int(first), int(last or first) + 1)
+    folders = [folder for number in numbers for folder in gather(options, number)]
+    train = ["--target", options.target, *TRAIN, *(part for folder in folders for part in ("--data", str(folder)))]
     for method in filter(None, options.methods.split(",")):
-        step(options.out, method, ["train", method, "--target", options.target, "--features", "stored", *given])
+        before = [] if options.after is None else ["--start-from", str(options.out / f"{method}-{options.after}")]
+        step(options.out, f"{method}-{numbers[-1]}", ["train", method, *train, *before])
 
 
 def gather(options: argparse.Namespace, number: int) -> list[Path]:
     """A round of data: its folders, one of each kind, tasks twice as many."""
-    data = ["data", "--target", options.target, "--batch", str(options.batch), "--max-new-tokens", "256"]
-    data += ["--seed", str(number), "--temperatures", TEMPERATURES]
-    data += ["--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
+    data = ["data", "--target", options.target, "--batch", str(options.batch), "--seed", str(number), *DATA]
     folders = [options.out / f"{kind}-{number}" for kind in ("invented", "tasks", "maths")]
     invented, made, problems = folders
     step(options.out, invented.name, [*data, "--self", str(options.prompts)])

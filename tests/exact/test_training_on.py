@@ -51,13 +51,17 @@ def test_it_begins_where_the_other_ended(method: str, tiny: tuple[Path, Path, Pa
     assert before.keys() == after.keys()
     assert all(before[name].equal(after[name]) for name in before)
     train(method, target, more, tmp_path / "far", start_from=str(tmp_path / "first"), lr=1e-2, evaluate_every=1)
-    assert json_of(tmp_path / "far")["start_from"] == str(tmp_path / "first")
+    known, earlier = training_of(tmp_path / "far"), training_of(tmp_path / "first")
+    assert known["options"]["start_from"] == str(tmp_path / "first")
+    assert known["went_on_from"]["data"] == earlier["data"] and known["data"] != earlier["data"]
+    assert known["went_on_from"]["answer_tokens_seen"] == earlier["answer_tokens_seen"]
+    assert "went on from" in (tmp_path / "far" / "README.md").read_text()
 
 
-def json_of(folder: Path) -> dict[str, Any]:
-    """The options that a drafter says it was trained with."""
-    options: dict[str, Any] = json.loads((folder / "config.json").read_text())["training"]["options"]
-    return options
+def training_of(folder: Path) -> dict[str, Any]:
+    """What a drafter says of its training."""
+    training: dict[str, Any] = json.loads((folder / "config.json").read_text())["training"]
+    return training
 
 
 @pytest.mark.parametrize(

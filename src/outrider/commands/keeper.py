@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..train.corpus import Batch
 from ..train.recipe import Recipe
 from ..train.saving import Progress
 from .showing import versions
+
+_EARLIER = ("answer_tokens_seen", "answers", "data", "options", "date", "went_on_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Keeper:
         options: all that the run was started with.
         measured: how acceptance is.
         held_out: texts for `Recipe.settle`.
+        earlier: what is known of the training of the drafter that this one goes on from; empty for a new one.
     """
 
     out: Path
@@ -48,6 +52,7 @@ class Keeper:
     options: dict[str, Any]
     measured: str
     held_out: list[Batch]
+    earlier: Mapping[str, Any] = field(default_factory=dict)
 
     def keep(self, progress: Progress) -> None:
         """Write what is trained as it stands."""
@@ -65,6 +70,7 @@ class Keeper:
                 f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"
                 for source in self.sources
             ],
+            **({"went_on_from": {name: self.earlier.get(name) for name in _EARLIER}} if self.earlier else {}),
             **recipe.facts(),
             "options": self.options,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),

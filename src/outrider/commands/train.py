@@ -191,7 +191,8 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     held = [collate([answer], online) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
     told = {**asdict(asked.options), **asdict(asked.setup), **asked.own}
     measured = f"held-out prompts, greedy, chains of {MEASURED_DEPTH}, by the decode loop"
-    keeper = Keeper(asked.out, recipe, ids, llm, settings.target, sources, len(answers), told, measured, held)
+    known = before.checkpoint.manifest.training if before is not None else {}
+    keeper = Keeper(asked.out, recipe, ids, llm, settings.target, sources, len(answers), told, measured, held, known)
     with _bar(trainer.total, show and trainer.leads) as advance:
         progress = trainer.run(
             lambda target, drafter: measure(llm, drafter, prompts, asked.setup, target=target),
