@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from outrider.errors import BadOption
 from outrider.heads.base import TargetOutput
 from outrider.train.corpus import Batch
-from outrider.train.recipe import Laws, ahead, law_of
+from outrider.train.laws import Aim, Laws, soft_loss, target_law
+from outrider.train.recipe import ahead
 
 
 @pytest.mark.parametrize("by", [0, 1, 2, 5])
@@ -25,4 +27,36 @@ def test_laws_ahead_are_those_of_the_states_ahead(by: int, some: bool) -> None:
         counts &= torch.rand(4, 9, generator=chance) < 0.5
     found = laws(counts, by)
     assert found.shape == (int(counts.sum()), 7)
-    torch.testing.assert_close(found, law_of(ahead(last, by)[counts], output))
+    torch.testing.assert_close(found, target_law(ahead(last, by)[counts], output))
+
+
+def test_the_temperature_of_a_law_is_that_of_its_logits() -> None:
+    output, last = TargetOutput(torch.eye(3)), torch.tensor([[1.0, 2.0, 4.0]])
+    torch.testing.assert_close(target_law(last, output, Aim(law_temperature=0.5)), (last / 0.5).softmax(-1))
+
+
+def test_overlap_counts_where_it_is_there_and_cross_entropy_where_it_is_not() -> None:
+    """LK Losses' hybrid: nothing to gain at the law itself, cross-entropy's gradient far from it, and the overlap's
+    where both share a part."""
+    law = torch.tensor([[0.5, 0.3, 0.2]])
+    cost, agreed = soft_loss(law.log(), law, Aim("lk"))
+    share = torch.tensor(-3.0).exp()
+    entropy = -(law * law.log()).sum()
+    assert cost.item() == pytest.approx((share * entropy).item(), rel=1e-5) and agreed.all()
+    for logits in ([[-9.0, -9.0, 0.0, 9.0]], [[0.1, 0.5, -1.0, 0.3]]):
+        law = torch.tensor([[0.6, 0.4, 0.0, 0.0]])
+        given = torch.tensor(logits, requires_grad=True)
+        own = given.softmax(-1)
+        overlap = torch.minimum(own, law).sum(-1)
+        share = (-3 * overlap.detach()).exp()
+        wanted = share * -(law * own.log()).sum(-1) + (1 - share) * (1 - overlap)
+        (expected,) = torch.autograd.grad(wanted.sum(), given)
+        (found,) = torch.autograd.grad(soft_loss(given, law, Aim("lk"))[0].sum(), given)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_there_is_not_is_refused() -> None:
+    with pytest.raises(BadOption, match="no loss 'tv'"):
+        Aim("tv")
+    with pytest.raises(BadOption, match="above 0"):
+        Aim(law_temperature=0.0)

@@ -15,7 +15,8 @@ from ..heads.base import quiet_norm
 from ..heads.dflash import DFlashHead, DFlashShape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Laws, Losses, Material, Recipe, ahead, hard_loss, soft_loss
+from .laws import Laws, hard_loss, soft_loss
+from .recipe import Losses, Material, Recipe, ahead
 from .start import begin
 from .unrolled import collect
 

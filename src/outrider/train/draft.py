@@ -25,7 +25,8 @@ from ..target import Target, TransformersTarget
 from .answers import Answer
 from .corpus import Batch, OnlineFeatures, collate
 from .generation import Job, write_answers
-from .recipe import Losses, Material, Recipe, ahead, law_of, soft_loss
+from .laws import soft_loss, target_law
+from .recipe import Losses, Material, Recipe, ahead
 from .unrolled import collect
 
 _AT_ONCE = 16  # texts that the small model goes on with at a time
@@ -72,7 +73,7 @@ class DraftRecipe(Recipe):
             batch = self._gone_on(batch)
 
         def loss(logits: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(logits, law_of(ahead(batch.last, step)[counts], self._output))
+            return soft_loss(logits, target_law(ahead(batch.last, step)[counts], self._output))
 
         return collect(iter([self.head.logits(batch.ids)]), batch, 1.0, loss, lead=self.lead)
 

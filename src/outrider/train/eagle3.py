@@ -12,7 +12,8 @@ from ..heads.base import quiet_norm
 from ..heads.eagle3 import Eagle3Head, Eagle3Shape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Laws, Losses, Material, Recipe, soft_loss
+from .laws import Aim, Laws, soft_loss
+from .recipe import Losses, Material, Recipe
 from .start import begin
 from .unrolled import collect, unroll
 
@@ -26,13 +27,21 @@ class Eagle3Recipe(Recipe):
         material: what it starts from; `steps` are those of the training-time test.
         norm_output, fc_norm: see `Eagle3Shape`.
         start: what it begins from, see `start.begin`.
+        loss, law_temperature: see `laws.Aim`.
     """
 
     method, rate, steps = "eagle3", 5e-4, 3
     head: Eagle3Head
 
     def __init__(
-        self, material: Material, *, norm_output: bool = False, fc_norm: bool = True, start: str = "state"
+        self,
+        material: Material,
+        *,
+        norm_output: bool = False,
+        fc_norm: bool = True,
+        start: str = "state",
+        loss: str = "kl",
+        law_temperature: float = 1.0,
     ) -> None:
         super().__init__()
         target = material.target
@@ -40,7 +49,7 @@ class Eagle3Recipe(Recipe):
         shape = Eagle3Shape(features.block_shape(target), len(self.taps), len(material.ids), fc_norm, norm_output)
         self.head = Eagle3Head(shape)
         begin(start, self.head.fc, list(self.head.layers), target)
-        self._steps, self._ids = material.steps, material.reduced
+        self._steps, self._ids, self._aim = material.steps, material.reduced, Aim(loss, law_temperature)
         self._embed = features.embedding(target)
         self._output = features.output(target, material.ids).float()
         with torch.no_grad():
@@ -50,10 +59,10 @@ class Eagle3Recipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head, laws = self.head, Laws(batch, self._output)
+        head, laws = self.head, Laws(batch, self._output, self._aim)
 
         def loss(states: torch.Tensor, step: int, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return soft_loss(head.logits(states), laws(counts, 1 + step))
+            return soft_loss(head.logits(states), laws(counts, 1 + step), self._aim)
 
         outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)
         return collect(outputs, batch, DECAY, loss)

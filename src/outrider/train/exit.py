@@ -14,7 +14,8 @@ from ..heads.exit import ExitHead, ExitShape
 from ..layers import Layered, layered
 from ..target import Target
 from .corpus import Batch
-from .recipe import Losses, Material, Recipe, ahead, law_of, soft_loss
+from .laws import soft_loss, target_law
+from .recipe import Losses, Material, Recipe, ahead
 from .unrolled import collect
 
 
@@ -47,7 +48,7 @@ class ExitRecipe(Recipe):
         head = self.head
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(head.logits(states), law_of(ahead(batch.last, step)[counts], head.output))
+            return soft_loss(head.logits(states), target_law(ahead(batch.last, step)[counts], head.output))
 
         return collect(iter([head(batch.features)]), batch, 1.0, loss, lead=self.lead)
 

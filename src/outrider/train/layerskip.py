@@ -26,7 +26,8 @@ from ..target import Target
 from .changing import Changing
 from .corpus import Batch
 from .exit import exit_of
-from .recipe import Losses, Material, law_of, soft_loss
+from .laws import soft_loss, target_law
+from .recipe import Losses, Material
 from .unrolled import collect
 
 
@@ -78,7 +79,7 @@ class LayerSkipRecipe(Changing):
             self._left_out, self._seen = set(), {}
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(self._logits(states), law_of(batch.last[counts], self._output))
+            return soft_loss(self._logits(states), target_law(batch.last[counts], self._output))
 
         found = [collect(iter([part]), batch, 1.0, loss, lead=self.lead) for part in states]
         each, valid, agreed = (torch.cat([getattr(one, name) for one in found]) for name in Losses._fields[:3])

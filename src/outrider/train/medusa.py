@@ -15,7 +15,8 @@ from ..drafters.trained import borrowed
 from ..heads.medusa import MedusaHead, MedusaShape
 from ..target import Target
 from .corpus import Batch
-from .recipe import Laws, Losses, Material, Recipe, ahead, soft_loss
+from .laws import Aim, Laws, soft_loss
+from .recipe import Losses, Material, Recipe, ahead
 from .unrolled import collect
 
 DECAY = 0.8  # weight of a head against the one before
@@ -28,27 +29,29 @@ class MedusaRecipe(Recipe):
     Args:
         material: what it starts from; its steps are the heads.
         layers: residual layers of each head.
+        loss, law_temperature: see `laws.Aim`.
     """
 
     method, rate, steps = "medusa", 1e-3, 4
     head: MedusaHead
 
-    def __init__(self, material: Material, *, layers: int = 1) -> None:
+    def __init__(self, material: Material, *, layers: int = 1, loss: str = "kl", law_temperature: float = 1.0) -> None:
         super().__init__()
         target = material.target
         self.taps = (features.depth_of(target),)
         shape = MedusaShape(features.width_of(target), material.steps, layers, len(material.ids))
         self.head = MedusaHead(shape, features.output(target, material.ids).float())
         self._ids, self._whole = material.reduced, material.ids.to(target.device)
+        self._aim = Aim(loss, law_temperature)
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
         head = self.head
         assert head.output is not None
-        laws = Laws(batch, head.output)
+        laws = Laws(batch, head.output, self._aim)
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(head.logits(states), laws(counts, 1 + step))
+            return soft_loss(head.logits(states), laws(counts, 1 + step), self._aim)
 
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)

@@ -25,8 +25,9 @@ from ..heads.whole import Whole, loosen
 from ..target import Target
 from .changing import Changing
 from .corpus import Batch
+from .laws import Laws, soft_loss, target_law
 from .medusa import DECAY, NODES, accuracies
-from .recipe import Laws, Losses, Material, law_of, soft_loss
+from .recipe import Losses, Material
 from .unrolled import collect
 
 
@@ -100,7 +101,7 @@ class Medusa2Recipe(Changing):
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             if step == 0:
-                return soft_loss(self._output(states), law_of(batch.last[counts], self._output))
+                return soft_loss(self._output(states), target_law(batch.last[counts], self._output))
             return soft_loss(heads.logits(states), laws(counts, step))
 
         found = collect(iter([states, *heads(states).unbind(-2)]), batch, DECAY, loss, lead=self.lead)

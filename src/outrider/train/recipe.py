@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from .. import checkpoints
 from ..checkpoints import Checkpoint
 from ..drafters import Drafter
-from ..heads.base import DraftHead, TargetOutput
+from ..heads.base import DraftHead
 from ..target import Target
 from .corpus import Batch
 from .generation import Loop
@@ -146,58 +145,3 @@ def ahead(tensor: Tensor, by: int) -> Tensor:
     if by < tensor.shape[1]:
         moved[:, : tensor.shape[1] - by] = tensor[:, by:]
     return moved
-
-
-@torch.no_grad()
-def law_of(last: Tensor, output: TargetOutput) -> Tensor:
-    """[M, n] the target's law over the draft vocabulary, from its states [M, D] and its output layer."""
-    logits: Tensor = output(last).float()
-    return logits.softmax(-1)
-
-
-class Laws:
-    """The target's laws at the tokens that it wrote, computed once for all steps ahead.
-
-    Args:
-        batch: the texts.
-        output: the target's output layer over the draft vocabulary.
-    """
-
-    def __init__(self, batch: Batch, output: TargetOutput) -> None:
-        before = ahead(batch.answer, 1)  # slots at which it had one of these to predict
-        self._laws = law_of(batch.last[before], output)
-        self._rows = (before.flatten().cumsum(0) - 1).view_as(before)
-
-    def __call__(self, counts: Tensor, by: int) -> Tensor:
-        """[M, n] the laws `by` slots after those that `counts` [B, N] says."""
-        return self._laws[ahead(self._rows, by)[counts]]
-
-
-def soft_loss(logits: Tensor, law: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy against the target's law restricted to the draft vocabulary.
-
-    Args:
-        logits: [M, n] of the head.
-        law: [M, n] of the target, for the same tokens.
-
-    Returns:
-        [M] losses in nats, and [M] bool, whether both find the same token likeliest.
-    """
-    return -(law * logits.float().log_softmax(-1)).sum(-1), logits.argmax(-1) == law.argmax(-1)
-
-
-def hard_loss(logits: Tensor, tokens: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy against the tokens of the text.
-
-    Args:
-        logits: [M, n] of the head.
-        tokens: [M] the target's ids.
-        ids: [n] those of the draft vocabulary, rising. A token that is not among them costs nothing.
-
-    Returns:
-        [M] losses in nats, and [M] bool, whether the head finds the text's token likeliest.
-    """
-    places = torch.searchsorted(ids, tokens).clamp(max=len(ids) - 1)
-    known = ids[places] == tokens
-    costs = cross_entropy(logits.float(), places, reduction="none") * known
-    return costs, known & (logits.argmax(-1) == places)
