@@ -58,7 +58,19 @@ LANGUAGES = ("German", "German", "French", "Spanish", "Italian", "English")
 DATA = ["--max-new-tokens", "256", "--features", "auto"]
 DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
 DATA += ["--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
-TRAIN = ["--dtype", "bfloat16", "--features", "stored", "--longest", "1024", "--batch-tokens", "640"]
+TRAIN = ["--dtype", "bfloat16", "--features", "stored", "--learn", "texts"]
+TRAIN += ["--longest", "1024", "--batch-tokens", "640"]
+    "--dtype",
+    "bfloat16",
+    "--features",
+    "stored",
+    "--longest",
+    "1024",
+    "--batch-tokens",
+    "640",
+    "--learn",
+    "texts",
+]
 
 
 def main() -> None:

@@ -53,8 +53,8 @@ def test_it_begins_where_the_other_ended(method: str, tiny: tuple[Path, Path, Pa
     train(method, target, more, tmp_path / "far", start_from=str(tmp_path / "first"), lr=1e-2, evaluate_every=1)
     known, earlier = training_of(tmp_path / "far"), training_of(tmp_path / "first")
     assert known["options"]["start_from"] == str(tmp_path / "first")
-    assert known["went_on_from"]["data"] == earlier["data"] and known["data"] != earlier["data"]
-    assert known["went_on_from"]["answer_tokens_seen"] == earlier["answer_tokens_seen"]
+    assert known["went_on_from"] == {name: earlier.get(name) for name in known["went_on_from"]}
+    assert known["went_on_from"]["tokens_learnt"] > 0 and known["went_on_from"]["data"]
     assert "went on from" in (tmp_path / "far" / "README.md").read_text()
 
 

@@ -57,6 +57,9 @@ def train(
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch, padding included. [1024]")] = None,
     accumulate: Annotated[int | None, typer.Option(help="Batches whose gradients make one step. [1]")] = None,
     longest: Annotated[int | None, typer.Option(help="Tokens of prompt and answer that are used. [768]")] = None,
+    learn: Annotated[
+        str | None, typer.Option(help="At which tokens: of answers, or of whole texts, prompts too. [answers]")
+    ] = None,
     start_from: Annotated[
         Path | None, typer.Option(help="Folder of a drafter of this method to go on from, with its draft vocabulary.")
     ] = None,
@@ -104,6 +107,7 @@ def train(
         "batch_tokens": batch_tokens,
         "accumulate": accumulate,
         "longest": longest,
+        "learn": learn,
         "start_from": None if start_from is None else str(start_from),
         "lr": lr,
         "bf16": bf16,

@@ -21,7 +21,7 @@ from ..train.recipe import Recipe
 from ..train.saving import Progress
 from .showing import versions
 
-_EARLIER = ("answer_tokens_seen", "answers", "data", "options", "date", "went_on_from")
+_EARLIER = ("tokens_learnt", "answers", "data", "options", "date", "went_on_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Keeper:
             "acceptance_by_position": latest["survival"],
             "measured": self.measured,
             "step": progress.step,
-            "answer_tokens_seen": progress.tokens,
+            "tokens_learnt": progress.tokens,
             "answers": self.answers,
             "data": [
                 f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"

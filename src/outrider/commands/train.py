@@ -30,7 +30,7 @@ from ..stats import Stats
 from ..target import Target
 from ..train.answers import Answer, Source, read_answers, read_source
 from ..train.changing import PROMISE
-from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, spare_token, teaches, usable
+from ..train.corpus import Features, OnlineFeatures, collate, draft_vocabulary, spare_token, teaches, usable, whole
 from ..train.loop import Estimate, News, Options, Trainer, check_tracker
 from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.processes import parted
@@ -44,6 +44,7 @@ from .settings import Settings, decoder_only, drafter_setting
 from .showing import versions
 
 MEASURED_DEPTH = 4  # draft tokens per round when acceptance is measured
+LEARN = ("answers", "texts")
 _MEASURED_BATCH = 8  # prompts
 _SETTLED = 8  # held-out texts for `Recipe.settle`
 
@@ -55,6 +56,7 @@ class Setup:
     Attributes:
         draft_vocab: how many tokens can be drafted.
         longest: tokens of prompt and answer that are trained on; the rest is cut off.
+        learn: at which tokens: of "answers", or of whole "texts", prompts too.
         steps_ahead: how many tokens ahead the head is trained for.
         start_from: folder of a drafter of this method that it goes on from; empty for a new one.
         measured_prompts, measured_tokens: held-out prompts, and tokens of each answer, of a measurement.
@@ -65,6 +67,7 @@ class Setup:
 
     draft_vocab: int = 8192
     longest: int = 768
+    learn: str = "answers"
     steps_ahead: int = 0
     start_from: str = ""
     measured_prompts: int = 24
@@ -76,6 +79,8 @@ class Setup:
     def __post_init__(self) -> None:
         if not self.features_limit > 0:
             raise BadOption("features_limit has to be above 0 GiB.")
+        if self.learn not in LEARN:
+            raise BadOption(f"learn is {self.learn!r}: choose {' or '.join(LEARN)}.")
         if self.features not in KINDS:
             raise BadOption(f"There are no features {self.features!r}: choose {' or '.join(KINDS)}.")
         if min(self.draft_vocab, self.longest, self.measured_prompts, self.measured_tokens) < 1 or self.steps_ahead < 0:
@@ -170,6 +175,8 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     if not prompts:
         raise BadOption(f"No prompt in {asked.data[-1]} is held out, so acceptance cannot be measured: make more data.")
     answers = usable(every, asked.setup.longest)
+    if asked.setup.learn == "texts":
+        answers = whole(answers)
     torch.manual_seed(asked.options.seed)  # first weights
     earlier = asked.setup.start_from
     before = open_folder(asked.method, earlier, drafter_setting(llm)) if earlier else None

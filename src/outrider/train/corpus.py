@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -79,6 +79,12 @@ def usable(answers: Sequence[Answer], longest: int, *, held_out: bool = False) -
             f"shorter than {_LEAST}: make more data, or raise --longest."
         )
     return kept
+
+
+def whole(answers: Iterable[Answer]) -> list[Answer]:
+    """The same texts with all that comes after their first token as the answer: what the target would have written in a
+    prompt's place can be learnt there, too."""
+    return [answer.model_copy(update={"prompt": answer.ids[:1], "answer": answer.ids[1:]}) for answer in answers]
 
 
 def draft_vocabulary(answers: Sequence[Answer], size: int, vocabulary: int, ends: Sequence[int]) -> Tensor:
