@@ -60,17 +60,6 @@ DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is 
 DATA += ["--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
 TRAIN = ["--dtype", "bfloat16", "--features", "stored", "--learn", "texts"]
 TRAIN += ["--longest", "1024", "--batch-tokens", "640", "--evaluate-every", "600"]
-    "--dtype",
-    "bfloat16",
-    "--features",
-    "stored",
-    "--longest",
-    "1024",
-    "--batch-tokens",
-    "640",
-    "--learn",
-    "texts",
-]
 
 
 def main() -> None:
