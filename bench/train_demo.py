@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=400, help="of each of the three kinds in a round")
     parser.add_argument("--rounds", default="0-3", help="of data, N or FIRST-LAST")
     parser.add_argument("--after", type=int, help="go on from the drafters of an earlier round")
+    parser.add_argument("--epochs", default="2")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
     options = parser.parse_args()
@@ -78,7 +79,8 @@ def main() -> None:
     first, _, last = options.rounds.partition("-")
     numbers = range(int(first), int(last or first) + 1)
     folders = [folder for number in numbers for folder in gather(options, number)]
-    train = ["--target", options.target, *TRAIN, *(part for folder in folders for part in ("--data", str(folder)))]
+    train = ["--target", options.target, "--epochs", options.epochs, *TRAIN]
+    train += [part for folder in folders for part in ("--data", str(folder))]
     for method in filter(None, options.methods.split(",")):
         before = [] if options.after is None else ["--start-from", str(options.out / f"{method}-{options.after}")]
         step(options.out, f"{method}-{numbers[-1]}", ["train", method, *train, *before])
