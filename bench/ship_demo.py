@@ -18,7 +18,7 @@ COMMANDS = """
 ## How it was made
 
     python bench/train_demo.py --gsm8k gsm8k_train.jsonl {how}
-    python bench/ship_demo.py {name}
+    python bench/ship_demo.py --how '{how}' {folder}
 
 Weights are float32 in training and bfloat16 here.
 """
@@ -33,12 +33,12 @@ def main() -> None:
         "--how", required=True, help="its options, for the cards: '--rounds 0', '--rounds 2-3 --after 0'"
     )
     options = parser.parse_args()
-    for name in options.folders:
-        method = name.partition("-")[0]
-        found = checkpoints.read(options.runs / name, method)
+    for folder in options.folders:
+        method = folder.partition("-")[0]
+        found = checkpoints.read(options.runs / folder, method)
         narrow = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors.items()}
         use = checkpoints.Use(f"{method} drafter for the demo model", "demo", method)
-        made = COMMANDS.format(how=options.how, name=f"--how '{options.how}' {name}")
+        made = COMMANDS.format(how=options.how, folder=folder)
         card = checkpoints.card(found.manifest, found.manifest.training, use) + made
         checkpoints.write(SHIPPED / method, replace(found, tensors=narrow), card)
         size = (SHIPPED / method / checkpoints.WEIGHTS).stat().st_size

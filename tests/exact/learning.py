@@ -8,8 +8,10 @@ from typing import Any
 
 import families
 import torch
+from loaded import read_model
 from test_refusals import WORDS, tokenizer
 
+from outrider.commands.settings import Settings
 from outrider.drafters.trained import identify
 from outrider.target import TransformersTarget
 from outrider.train.answers import Answer, Folder, Source
@@ -49,6 +51,17 @@ def answers(model: Any, path: Path, count: int, length: int, *, template: str | 
         about = {"number": number, "temperature": 0.0, "held_out": number % 4 == 3, "category": str(number % 2)}
         folder.add([Answer(prompt=tuple(prompt), answer=answer, **about)])
     return path
+
+
+def answered(folder: Path, count: int, length: int) -> tuple[Path, Path]:
+    """A saved tiny target, and a folder of its answers."""
+    target = tiny(folder / "target")
+    return target, answers(read_model(target), folder / "data", count, length)
+
+
+def settings(target: Path, *, fast: bool = False) -> Settings:
+    """How a saved target is loaded for training."""
+    return Settings(str(target), "none", "match", None, "float32", "cpu", True, False, fast)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -23,10 +23,7 @@ TRAIN = ["--draft-vocab", "60", "--steps", "30", "--lr", "0.01", "--evaluate-eve
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A tiny target, and a folder of its answers; one in four is held out."""
-    folder = tmp_path_factory.mktemp("tree")
-    learning.tiny(folder / "target")
-    learning.answers(read_model(folder / "target"), folder / "data", 16, 24)
-    return folder / "target", folder / "data"
+    return learning.answered(tmp_path_factory.mktemp("tree"), 16, 24)
 
 
 @pytest.fixture

@@ -28,9 +28,7 @@ from outrider.train.answers import read_answers
 @pytest.fixture
 def tiny(tmp_path: Path) -> tuple[Path, Path]:
     """A saved tiny target, and a folder of its answers."""
-    learning.tiny(tmp_path / "target")
-    learning.answers(read_model(tmp_path / "target"), tmp_path / "data", 12, 16)
-    return tmp_path / "target", tmp_path / "data"
+    return learning.answered(tmp_path, 12, 16)
 
 
 def curve(tiny: tuple[Path, Path], out: Path, method: str = "eagle3", **given: Any) -> list[float]:

@@ -195,17 +195,12 @@ def test_training_features_are_serving_features(fast: bool) -> None:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A saved tiny target, and a folder of its answers."""
-    folder = tmp_path_factory.mktemp("tiny")
-    learning.tiny(folder / "target")
-    learning.answers(read_model(folder / "target"), folder / "data", 12, 16)
-    return folder / "target", folder / "data"
+    return learning.answered(tmp_path_factory.mktemp("tiny"), 12, 16)
 
 
 def asked(method: str, tiny: tuple[Path, Path], out: Path, *, fast: bool = False, **given: Any) -> tuple[Any, Any]:
     """Settings and wishes of a run."""
-    from outrider.commands.settings import Settings
-
-    settings = Settings(str(tiny[0]), "none", "match", None, "float32", "cpu", True, False, fast)
+    settings = learning.settings(tiny[0], fast=fast)
     usual = {"draft_vocab": VOCABULARY, "batch_tokens": 64, "steps": 6, "evaluate_every": 3, "measured_tokens": 12}
     wishes = {**usual, **VARIANTS.get(method, {}), **given}
     return settings, wanted(method.split()[0], [tiny[1]], out, None, wishes)

@@ -11,7 +11,6 @@ import pytest
 from loaded import read_model
 from safetensors.torch import load_file
 
-from outrider.commands.settings import Settings
 from outrider.commands.train import run, wanted
 from outrider.drafters import TRAINED
 from outrider.errors import BadOption
@@ -30,9 +29,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 def train(method: str, target: Path, data: Path, out: Path, **given: Any) -> dict[str, Any]:
     """A short run."""
-    settings = Settings(str(target), "none", "match", None, "float32", "cpu", True, False, False)
     usual = {"batch_tokens": 64, "steps": 3, "evaluate_every": 3, "measured_tokens": 12}
-    return run(settings, wanted(method, [data], out, None, {**usual, **given}), dry=False, show=False)
+    return run(learning.settings(target), wanted(method, [data], out, None, {**usual, **given}), dry=False, show=False)
 
 
 @pytest.mark.parametrize("method", sorted(TRAINED))

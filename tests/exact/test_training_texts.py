@@ -7,9 +7,7 @@ from typing import Any
 
 import learning
 import pytest
-from loaded import read_model
 
-from outrider.commands.settings import Settings
 from outrider.commands.train import run, wanted
 from outrider.errors import BadOption
 from outrider.train.answers import read_answers
@@ -19,17 +17,15 @@ from outrider.train.corpus import usable, whole
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A tiny target and its answers."""
-    folder = tmp_path_factory.mktemp("tiny")
-    learning.tiny(folder / "target")
-    learning.answers(read_model(folder / "target"), folder / "data", 8, 12)
-    return folder / "target", folder / "data"
+    return learning.answered(tmp_path_factory.mktemp("tiny"), 8, 12)
 
 
 def train(tiny: tuple[Path, Path], out: Path, **given: Any) -> dict[str, Any]:
     """An epoch."""
-    settings = Settings(str(tiny[0]), "none", "match", None, "float32", "cpu", True, False, False)
     usual = {"batch_tokens": 64, "epochs": 1.0, "evaluate_every": 100, "measured_tokens": 8, "draft_vocab": 40}
-    return run(settings, wanted("eagle3", [tiny[1]], out, None, {**usual, **given}), dry=False, show=False)
+    return run(
+        learning.settings(tiny[0]), wanted("eagle3", [tiny[1]], out, None, {**usual, **given}), dry=False, show=False
+    )
 
 
 def test_whole_texts_are_the_same_texts(tiny: tuple[Path, Path]) -> None:

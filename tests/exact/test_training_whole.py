@@ -137,8 +137,7 @@ def test_padding_changes_nothing(method: str) -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A saved tiny target, and a folder of its answers; what is measured is learnt from, too."""
     folder = tmp_path_factory.mktemp("tiny")
-    learning.tiny(folder / "target")
-    learning.answers(read_model(folder / "target"), folder / "data", 4, 20)
+    learning.answered(folder, 4, 20)
     every = learning.lines(folder / "data")
     known = [{**line, "number": 100 + line["number"], "held_out": False} for line in every]
     file = folder / "data" / "answers.jsonl"

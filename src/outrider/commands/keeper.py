@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Keeper:
     options: dict[str, Any]
     measured: str
     held_out: list[Batch]
-    earlier: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Mapping[str, Any]
 
     def keep(self, progress: Progress) -> None:
         """Write what is trained as it stands."""

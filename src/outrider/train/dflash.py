@@ -15,7 +15,7 @@ from ..heads.base import quiet_norm
 from ..heads.dflash import DFlashHead, DFlashShape
 from ..target import Target
 from .corpus import Batch
-from .laws import Laws, hard_loss, soft_loss
+from .laws import loss_ahead
 from .recipe import Losses, Material, Recipe, ahead
 from .start import begin
 from .unrolled import collect
@@ -63,15 +63,9 @@ class DFlashRecipe(Recipe):
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`. Slot t's block begins with token t + 1, and its place k + 1 is the slot's step k."""
         head = self.head
-        laws = Laws(batch, head.output) if self._soft else None
+        loss = loss_ahead(batch, head, self._whole, soft=self._soft)
         slots, real = anchors(batch, self._anchors)
         chosen = torch.zeros_like(batch.answer).scatter(1, slots, real)
-
-        def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            logits = head.logits(states)
-            if laws is not None:
-                return soft_loss(logits, laws(counts, 1 + step))
-            return hard_loss(logits, ahead(batch.ids, 2 + step)[counts], self._whole)
 
         found = self._filled(batch, slots)[real][:, 1:]
         outputs = found.new_zeros(*batch.ids.shape, *found.shape[1:]).index_put((chosen,), found)

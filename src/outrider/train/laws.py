@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -104,3 +106,39 @@ def hard_loss(logits: Tensor, tokens: Tensor, ids: Tensor) -> tuple[Tensor, Tens
     known = ids[places] == tokens
     costs = cross_entropy(logits.float(), places, reduction="none") * known
     return costs, known & (logits.argmax(-1) == places)
+
+
+class Reading(Protocol):
+    """A head that reads its states with the target's output layer.
+
+    Attributes:
+        output: that layer.
+    """
+
+    output: TargetOutput
+
+    def logits(self, states: Tensor) -> Tensor:
+        """[M, D] -> [M, n]"""
+        ...
+
+
+def loss_ahead(
+    batch: Batch, head: Reading, ids: Tensor, *, soft: bool
+) -> Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]:
+    """What a step ahead costs, as `unrolled.collect` asks for it: step k at slot t predicts token t + 2 + k.
+
+    Args:
+        batch: the texts.
+        head: at work.
+        ids: [n] the draft vocabulary.
+        soft: against the target's law, not against the text's token.
+    """
+    laws = Laws(batch, head.output) if soft else None
+
+    def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head.logits(states)
+        if laws is not None:
+            return soft_loss(logits, laws(counts, 1 + step))
+        return hard_loss(logits, ahead(batch.ids, 2 + step)[counts], ids)
+
+    return loss

@@ -6,7 +6,6 @@ Steps are unrolled as EAGLE-3's are, so that the layer is trained on the states 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from .. import features
 from ..drafters import Drafter
@@ -16,8 +15,8 @@ from ..heads.base import quiet_norm
 from ..heads.mtp import MtpHead, MtpShape
 from ..target import Target
 from .corpus import Batch
-from .laws import Laws, hard_loss, soft_loss
-from .recipe import Losses, Material, Recipe, ahead
+from .laws import loss_ahead
+from .recipe import Losses, Material, Recipe
 from .start import begin
 from .unrolled import collect, unroll
 
@@ -51,14 +50,7 @@ class MtpRecipe(Recipe):
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
         head = self.head
-        laws = Laws(batch, head.output) if self._soft else None
-
-        def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            logits = head.logits(states)
-            if laws is not None:
-                return soft_loss(logits, laws(counts, 1 + step))
-            return hard_loss(logits, ahead(batch.ids, 2 + step)[counts], self._whole)
-
+        loss = loss_ahead(batch, head, self._whole, soft=self._soft)
         outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)
         return collect(outputs, batch, DECAY, loss)
 
