@@ -8,7 +8,8 @@ Prompts: problems from GSM8K's training set, chats that the model invents, and t
 (summaries, translations, rewriting, questions about a text), so that nothing of Spec-Bench or of GSM8K's test set is
 seen. Everything goes to runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can
 be trained on after any of them: `--rounds 0` trains runs/demo/METHOD-0 on the first, and `--rounds 1-3 --after 0` goes
-on from there to METHOD-3 on three more. The target's states are kept as it writes (4.6 kB a token).
+on from there to METHOD-3 on three more; `--after shipped` goes on from the drafters in the package. The target's
+states are kept as it writes (4.6 kB a token).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from outrider.drafters.trained import SHIPPED
 
 TASKS = {
     "summarising": ("Summarize: {long}", "Summarize the following text in two or three sentences.\n\n{text}"),
@@ -57,8 +60,7 @@ TASKS = {
 LANGUAGES = ("German", "German", "French", "Spanish", "Italian", "English")
 DATA = ["--max-new-tokens", "256", "--features", "auto"]
 DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
-DATA += ["--dtype", "bfloat16"]  # twice as fast, and the same model but for rounding
-TRAIN = ["--dtype", "bfloat16", "--features", "stored", "--learn", "texts"]
+TRAIN = ["--features", "stored", "--learn", "texts"]
 TRAIN += ["--longest", "1024", "--batch-tokens", "640", "--evaluate-every", "600"]
 
 
@@ -68,9 +70,13 @@ def main() -> None:
     parser.add_argument("--gsm8k", type=Path, required=True, help="gsm8k_train.jsonl")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--target", default="demo")
-    parser.add_argument("--prompts", type=int, default=400, help="of each of the three kinds in a round")
+    parser.add_argument("--prompts", type=int, default=400, help="of each kind in a round, tasks twice as many")
+    parser.add_argument("--maths", type=int, help="another number of problems in a round")
     parser.add_argument("--rounds", default="0-3", help="of data, N or FIRST-LAST")
-    parser.add_argument("--after", type=int, help="go on from the drafters of an earlier round")
+    parser.add_argument("--after", help="go on from the drafters of an earlier round, or from those `shipped`")
+    parser.add_argument(
+        "--dtype", default="float32", help="the target's; bfloat16 is twice as fast on AVX2, not on AVX-512"
+    )
     parser.add_argument("--epochs", default="2")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
@@ -79,23 +85,32 @@ def main() -> None:
     first, _, last = options.rounds.partition("-")
     numbers = range(int(first), int(last or first) + 1)
     folders = [folder for number in numbers for folder in gather(options, number)]
-    train = ["--target", options.target, "--epochs", options.epochs, *TRAIN]
+    train = ["--target", options.target, "--dtype", options.dtype, "--epochs", options.epochs, *TRAIN]
     train += [part for folder in folders for part in ("--data", str(folder))]
     for method in filter(None, options.methods.split(",")):
-        before = [] if options.after is None else ["--start-from", str(options.out / f"{method}-{options.after}")]
-        step(options.out, f"{method}-{numbers[-1]}", ["train", method, *train, *before])
+        step(options.out, f"{method}-{numbers[-1]}", ["train", method, *train, *before(options, method)])
+
+
+def before(options: argparse.Namespace, method: str) -> list[str]:
+    """What a drafter goes on from."""
+    if options.after is None:
+        return []
+    folder = SHIPPED / method if options.after == "shipped" else options.out / f"{method}-{options.after}"
+    return ["--start-from", str(folder)]
 
 
 def gather(options: argparse.Namespace, number: int) -> list[Path]:
     """A round of data: its folders, one of each kind, tasks twice as many."""
-    data = ["data", "--target", options.target, "--batch", str(options.batch), "--seed", str(number), *DATA]
+    data = ["data", "--target", options.target, "--dtype", options.dtype]
+    data += ["--batch", str(options.batch), "--seed", str(number), *DATA]
     folders = [options.out / f"{kind}-{number}" for kind in ("invented", "tasks", "maths")]
     invented, made, problems = folders
     step(options.out, invented.name, [*data, "--self", str(options.prompts)])
     sources = [invented, options.out / f"tasks-{number - 1}"]
     write(made.with_suffix(".jsonl"), tasks(options.target, sources, 2 * options.prompts))
     step(options.out, made.name, [*data, "--prompts", str(made.with_suffix(".jsonl"))])
-    write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * options.prompts, options.prompts))
+    count = options.maths or options.prompts
+    write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * count, count))
     step(options.out, problems.name, [*data, "--prompts", str(problems.with_suffix(".jsonl"))])
     return folders
 
