@@ -56,10 +56,10 @@ def trained(folder: Path, model: Any, *, whole: bool = False, **flags: Any) -> E
 
 
 class Reference:
-    """The head over a whole text, without caches."""
+    """The head over a whole text, without caches, or over all of it but the first slots."""
 
-    def __init__(self, llm: Any, head: Eagle3Head, ids: Tensor) -> None:
-        self.llm, self.head, self.ids = llm, head, ids
+    def __init__(self, llm: Any, head: Eagle3Head, ids: Tensor, skipped: int = 0) -> None:
+        self.llm, self.head, self.ids, self.skipped = llm, head, ids, skipped
         self.taps = llm.drafter.taps
 
     @torch.no_grad()
@@ -76,7 +76,9 @@ class Reference:
         for step in range(len(drafted) + 1):
             tokens = torch.tensor([[*text, *drafted[:step]][1:]])
             size = tokens.shape[1]
-            out = self.head(features.embedding(self.llm.target)(tokens), inputs, torch.arange(size)[None], causal)
+            embedded = features.embedding(self.llm.target)(tokens)
+            read = slice(self.skipped, None)
+            out = self.head(embedded[:, read], inputs[:, read], torch.arange(size)[None, read], causal)
             inputs = torch.cat([inputs, out[:, -1:]], 1)
         logits = torch.full((100,), -torch.inf)
         logits[self.ids] = self.head.logits(out[0, -1])
@@ -180,15 +182,21 @@ def test_asked_twice(tmp_path: Path) -> None:
         assert seen == expected
 
 
-def test_long_prompts_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drafts are those of a prompt that is read at once."""
+def test_the_end_of_a_long_prompt_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are what the head says of the last of the target's states alone."""
+    monkeypatch.setattr("outrider.drafters.recurrent._READ", 12)
     model = families.make("llama")
-    trained(tmp_path, model)
+    head = trained(tmp_path, model)
     llm = load(model, tmp_path)
-    prompt = families.prompts(60)[0]
-    whole = [r.tree.tokens.tolist() for r in llm.generate(prompt, max_new_tokens=9).rounds]
-    monkeypatch.setattr("outrider.drafters.recurrent._CHUNK", 7)
-    assert [r.tree.tokens.tolist() for r in llm.generate(prompt, max_new_tokens=9).rounds] == whole
+    seen = 0
+    for output in llm.generate(families.prompts(60, 7), max_new_tokens=9):
+        assert output.token_ids == llm.using("none").generate(output.prompt_ids, max_new_tokens=9).token_ids
+        reference = Reference(llm, head, IDS, skipped=max(0, len(output.prompt_ids) - 13))
+        for round_ in output.rounds:
+            text = [*output.prompt_ids, *output.token_ids][: round_.start]
+            seen += round_.drafted
+            assert round_.tree.tokens[1:].tolist() == reference.chain(text, round_.drafted)
+    assert seen > 20
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

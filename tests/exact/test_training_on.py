@@ -56,6 +56,22 @@ def test_it_begins_where_the_other_ended(method: str, tiny: tuple[Path, Path, Pa
     assert "went on from" in (tmp_path / "far" / "README.md").read_text()
 
 
+@pytest.mark.parametrize(("layers", "heads"), [(2, 4), (1, 3), (2, 6)])
+def test_medusa_may_grow(layers: int, heads: int, tiny: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """What is added begins as the identity: heads that were there draft as before, those left out do not."""
+    target, first, more = tiny
+    train("medusa", target, first, tmp_path / "first", draft_vocab=40, lr=1e-2, steps=6)
+    before = load_file(tmp_path / "first" / "model.safetensors")
+    small = {"lr": 1e-9, "steps": 1, "layers": layers, "steps_ahead": heads}
+    train("medusa", target, more, tmp_path / "more", start_from=str(tmp_path / "first"), **small)
+    after = load_file(tmp_path / "more" / "model.safetensors")
+    blocks = {name for name in after if name.startswith("blocks.") and name.endswith(".weight")}
+    assert len(blocks) == layers * heads
+    for name in blocks:
+        assert after[name].equal(before[name]) if name in before else not after[name].any()
+    assert sum(name in before and bool(before[name].any()) for name in blocks) == min(heads, 4)
+
+
 def training_of(folder: Path) -> dict[str, Any]:
     """What a drafter says of its training."""
     training: dict[str, Any] = json.loads((folder / "config.json").read_text())["training"]

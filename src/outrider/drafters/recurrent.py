@@ -27,7 +27,7 @@ from ..types import Budget, Draft, Noise, Scores, Tree
 from .growth import Feed, Growth, Start, sprout
 from .trained import Trained
 
-_CHUNK = 512  # prompt tokens per pass
+_READ = 256  # newest prompt tokens whose states are read: what lies before them hardly helps, and reading costs
 
 
 @dataclass(slots=True)
@@ -36,6 +36,7 @@ class _State:
     prompt_length: int
     seat: Seat
     waiting: Tensor  # [m, D] fused states of the slots that are not in the cache; one at least, once there is a slot
+    skipped: int  # slots of the prompt before those that are read
     unread: list[Mapping[int, Tensor]] = field(default_factory=list)  # the target's states behind those, as they came
 
     @property
@@ -67,15 +68,18 @@ class Recurrent(Trained):
 
     @torch.no_grad()
     def begin(self, prompt: Sequence[int], hidden: Mapping[int, Tensor]) -> _State:
-        """See `Drafter`; runs the prompt through the head, as far as its states are known."""
-        state = _State(list(prompt), len(prompt), Seat(KVCache(1, len(prompt) + 64)), torch.empty(0))
+        """See `Drafter`; runs the end of the prompt through the head. Its positions count from there, which is the same
+        to a head: they are relative."""
+        skipped = max(0, len(prompt) - 1 - _READ)
+        seat = Seat(KVCache(1, len(prompt) - skipped + 64))
+        state = _State(list(prompt), len(prompt), seat, torch.empty(0), skipped)
         if len(prompt) == 1:
             return state
-        state.waiting = self._fused(hidden)
-        while len(state.waiting) > 1:
-            count = min(_CHUNK, len(state.waiting) - 1)
-            self._step([self._slots(state, count)], [state.waiting[:count]], state.seat.cache)
-            state.seat.cache.keep([range(count)])
+        state.waiting = self._fused({tap: states[skipped:] for tap, states in hidden.items()})
+        count = len(state.waiting) - 1
+        if count > 0:
+            self._step([self._slots(state, count)], [state.waiting[:count]], seat.cache)
+            seat.cache.keep([range(count)])
             state.waiting = state.waiting[count:]
         return state
 
@@ -106,7 +110,7 @@ class Recurrent(Trained):
             while any(feeds := [row.growth.feed() for row in active]):
                 self._feed(active, feeds, cache)
             for place, row in enumerate(active):
-                cache.crop(place, len(row.state.tokens) - 2)  # all slots but the newest
+                cache.crop(place, len(row.state.tokens) - 2 - row.state.skipped)  # all slots but the newest
                 row.state.waiting = row.state.waiting[-1:]
         return [
             growth.draft() if growth else Draft(Tree.chain(state.tokens[-1:]))
@@ -139,7 +143,7 @@ class Recurrent(Trained):
 
     def _slots(self, state: _State, count: int) -> Tree:
         """The tokens of the next slots that are to be fed."""
-        start = state.seat.length + 1
+        start = state.skipped + state.seat.length + 1
         return Tree.chain(state.tokens[start : start + count])
 
     def _catch_up(self, active: Sequence[_Active], cache: KVCache) -> None:

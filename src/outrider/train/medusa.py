@@ -33,6 +33,7 @@ class MedusaRecipe(Recipe):
     """
 
     method, rate, steps = "medusa", 1e-3, 4
+    resizes = frozenset({"heads", "layers"})
     head: MedusaHead
 
     def __init__(self, material: Material, *, layers: int = 1, loss: str = "kl", law_temperature: float = 1.0) -> None:

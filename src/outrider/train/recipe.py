@@ -88,6 +88,8 @@ class Recipe(nn.Module):
         chooses_steps, reduces: `steps` and a draft vocabulary mean something to it.
         changes: the target is trained too, and its output is another afterwards.
         parts: its weights can be parted among processes (FSDP).
+        resizes: of its shape, what a drafter that it goes on from may have other values of: what is added begins as the
+            identity, and what is left out is dropped.
     """
 
     method: str
@@ -101,6 +103,7 @@ class Recipe(nn.Module):
     reduces: bool = True
     changes: bool = False
     parts: bool = True
+    resizes: frozenset[str] = frozenset()
 
     @abstractmethod
     def losses(self, batch: Batch) -> Losses:

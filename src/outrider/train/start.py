@@ -8,7 +8,7 @@ first step on, as in Medusa's heads, which begin as the identity. Knows no metho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -60,12 +60,16 @@ def go_on(recipe: Recipe, opened: Opened) -> None:
     shape = recipe.head.shape
     theirs = {**asdict(opened.shape(type(shape))), "taps": opened.checkpoint.manifest.taps}  # type: ignore[call-overload]
     ours = {**recipe.shape, "taps": recipe.taps}
-    other = [name for name, value in ours.items() if theirs[name] != value and name not in _SETTLED]
+    changed = [name for name, value in ours.items() if theirs[name] != value and name not in _SETTLED]
+    other = [name for name in changed if name not in recipe.resizes]
     if other:
         raise BadOption(
             f"The drafter in {opened.folder} has another {other[0]} ({theirs[other[0]]}, not {ours[other[0]]}): train "
             "with the options that it was made with, or without --start-from."
         )
+    if changed:
+        kept = {name: opened.checkpoint.tensors.get(name, own) for name, own in recipe.head.trained().items()}
+        opened = replace(opened, checkpoint=replace(opened.checkpoint, tensors=kept))
     opened.fill(recipe.head)
 
 
