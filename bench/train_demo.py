@@ -62,6 +62,10 @@ DATA = ["--max-new-tokens", "256", "--features", "auto"]
 DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
 TRAIN = ["--features", "stored", "--learn", "texts"]
 TRAIN += ["--longest", "1024", "--batch-tokens", "640", "--evaluate-every", "600"]
+OWN = {  # options of a method
+    "medusa": "layers = 2\nsteps_ahead = 3\n",
+    "eagle": "steps_ahead = 2\nregression = 0.1\nmatching = 1.0\n",
+}
 
 
 def main() -> None:
@@ -88,7 +92,10 @@ def main() -> None:
     train = ["--target", options.target, "--dtype", options.dtype, "--epochs", options.epochs, *TRAIN]
     train += [part for folder in folders for part in ("--data", str(folder))]
     for method in filter(None, options.methods.split(",")):
-        step(options.out, f"{method}-{numbers[-1]}", ["train", method, *train, *before(options, method)])
+        own = options.out / f"{method}.toml"
+        own.write_text(OWN.get(method, ""), encoding="utf-8")
+        command = ["train", method, *train, "--config", str(own), *before(options, method)]
+        step(options.out, f"{method}-{numbers[-1]}", command)
 
 
 def before(options: argparse.Namespace, method: str) -> list[str]:
