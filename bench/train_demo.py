@@ -60,8 +60,7 @@ TASKS = {
 LANGUAGES = ("German", "German", "French", "Spanish", "Italian", "English")
 DATA = ["--max-new-tokens", "256", "--features", "auto"]
 DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
-TRAIN = ["--features", "stored", "--learn", "texts"]
-TRAIN += ["--longest", "1024", "--batch-tokens", "640", "--evaluate-every", "600"]
+TRAIN = ["--learn", "texts", "--longest", "1024", "--batch-tokens", "640"]
 OWN = {  # options of a method
     "medusa": "layers = 2\nsteps_ahead = 3\n",
     "eagle": "steps_ahead = 2\nregression = 0.1\nmatching = 1.0\n",
@@ -82,6 +81,8 @@ def main() -> None:
         "--dtype", default="float32", help="the target's; bfloat16 is twice as fast on AVX2, not on AVX-512"
     )
     parser.add_argument("--epochs", default="2")
+    parser.add_argument("--evaluate-every", default="600", help="steps")
+    parser.add_argument("--name", help="of the drafters, METHOD-NAME; the last round if not given")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
     options = parser.parse_args()
@@ -90,12 +91,14 @@ def main() -> None:
     numbers = range(int(first), int(last or first) + 1)
     folders = [folder for number in numbers for folder in gather(options, number)]
     train = ["--target", options.target, "--dtype", options.dtype, "--epochs", options.epochs, *TRAIN]
+    train += ["--evaluate-every", options.evaluate_every]
     train += [part for folder in folders for part in ("--data", str(folder))]
     for method in filter(None, options.methods.split(",")):
         own = options.out / f"{method}.toml"
         own.write_text(OWN.get(method, ""), encoding="utf-8")
-        command = ["train", method, *train, "--config", str(own), *before(options, method)]
-        step(options.out, f"{method}-{numbers[-1]}", command)
+        features = "online" if method == "dflash" else "stored"  # it sees other layers than were kept
+        command = ["train", method, *train, "--features", features, "--config", str(own), *before(options, method)]
+        step(options.out, f"{method}-{options.name or numbers[-1]}", command)
 
 
 def before(options: argparse.Namespace, method: str) -> list[str]:
