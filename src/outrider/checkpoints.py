@@ -26,6 +26,7 @@ from .errors import BadOption, ModelNotFound
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 ORIGIN = "outrider.json"  # the manifest of a folder whose config.json is Transformers'
+EARLIER = "went_on_from"  # of what a manifest tells of training: what it tells of that of the drafter before
 _LARGEST_CONFIG = 1 << 20  # bytes
 _LARGEST_WEIGHTS = 64 << 30  # bytes
 
@@ -279,10 +280,18 @@ def card(manifest: Manifest, facts: Mapping[str, Any], use: Use | None = None) -
         "|---|---|",
         f"| target layers it sees | {seen} |",
         f"| tokens it can draft | {manifest.draft_vocabulary} of {target.vocabulary} |",
-        *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items()),
+        *_rows(facts),
         "",
     ]
+    earlier = facts.get(EARLIER)
+    while earlier:
+        lines += ["## What it went on from", "", "| fact | value |", "|---|---|", *_rows(earlier), ""]
+        earlier = earlier.get(EARLIER)
     return "\n".join(lines)
+
+
+def _rows(facts: Mapping[str, Any]) -> list[str]:
+    return [f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items() if name != EARLIER]
 
 
 def _cell(value: Any) -> str:
@@ -291,5 +300,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_cell(part) for part in value)
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_cell(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {_cell(part)}" for name, part in value.items() if part not in (None, ""))
     return str(value)

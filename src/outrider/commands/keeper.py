@@ -21,7 +21,7 @@ from ..train.recipe import Recipe
 from ..train.saving import Progress
 from .showing import versions
 
-_EARLIER = ("tokens_learnt", "answers", "data", "options", "date", "went_on_from")
+_EARLIER = ("tokens_learnt", "answers", "data", "options", "date", checkpoints.EARLIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,13 @@ class Keeper:
                 f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"
                 for source in self.sources
             ],
-            **({"went_on_from": {name: self.earlier.get(name) for name in _EARLIER}} if self.earlier else {}),
             **recipe.facts(),
             "options": self.options,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "versions": versions(),
         }
+        if self.earlier:
+            facts[checkpoints.EARLIER] = {name: self.earlier[name] for name in _EARLIER if name in self.earlier}
         kind, (target, drafter) = recipe.kind or recipe.method, recipe.use("FOLDER", self.name)
         manifest = Manifest(
             method=kind,

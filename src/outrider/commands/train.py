@@ -197,6 +197,7 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
         return {"dry_run": {**asdict(estimate), "stored_features": kept}, **versions()}
     held = [collate([answer], online) for answer in usable(prompts[:_SETTLED], asked.setup.longest, held_out=True)]
     told = {**asdict(asked.options), **asdict(asked.setup), **asked.own}
+    told["start_from"] = Path(earlier).name  # where it lay on this machine says nothing to others
     measured = f"held-out prompts, greedy, chains of {MEASURED_DEPTH}, by the decode loop"
     known = before.checkpoint.manifest.training if before is not None else {}
     keeper = Keeper(asked.out, recipe, ids, llm, settings.target, sources, len(answers), told, measured, held, known)
