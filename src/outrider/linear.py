@@ -7,6 +7,7 @@ where the hardware multiplies in it; all else to our own kernels, which a C++ co
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,19 @@ from torch import Tensor, nn
 from . import native
 from .memory import discard
 
+_X86 = ("x86_64", "AMD64")
 _PART = 4096  # outputs converted at a time: only so much of a weight is in memory twice
 _UNITS = 64  # unit vectors at a time
 _NARROWEST = 4  # rows: oneDNN multiplies a single row by another kernel, whose rounding differs (DESIGN 5)
 
 
 def has_fast_bfloat16() -> bool:
-    """Whether this CPU multiplies in bfloat16, so that oneDNN will."""
-    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Whether this CPU multiplies in bfloat16, so that oneDNN will. It says that it supports any x86 with AVX-512, and
+    emulates bfloat16 where that is all there is: slower than float32, and than our own kernels."""
+    if not (torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return False
+    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return platform.machine() not in _X86 or bool(has())
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:

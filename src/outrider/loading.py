@@ -24,7 +24,7 @@ from .dense import DenseTarget, recognises
 from .encoder_decoder import EncoderDecoderTarget
 from .errors import BadOption, ModelNotFound, UnsupportedModel
 from .folders import cache_folder
-from .linear import can_pack, pack_modules
+from .linear import can_pack, has_fast_bfloat16, pack_modules
 from .quiet import quiet
 from .target import Target, TransformersTarget
 
@@ -299,8 +299,7 @@ def native_dtype(device: str) -> torch.dtype:
     """bfloat16 where the hardware multiplies in it, float32 elsewhere: emulated bfloat16 is slower than float32."""
     if device.startswith("cuda"):
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    return torch.bfloat16 if device == "cpu" and has() else torch.float32
+    return torch.bfloat16 if device == "cpu" and has_fast_bfloat16() else torch.float32
 
 
 def demo_folder() -> Path:
