@@ -26,10 +26,12 @@ _NARROWEST = 4  # rows: oneDNN multiplies a single row by another kernel, whose 
 def has_fast_bfloat16() -> bool:
     """Whether this CPU multiplies in bfloat16, so that oneDNN will. It says that it supports any x86 with AVX-512, and
     emulates bfloat16 where that is all there is: slower than float32, and than our own kernels."""
-    if not (torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return False
     has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    return platform.machine() not in _X86 or bool(has())
+    return _onednn_has_bfloat16() and (platform.machine() not in _X86 or bool(has()))
+
+
+def _onednn_has_bfloat16() -> bool:
+    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
