@@ -77,9 +77,7 @@ def main() -> None:
     parser.add_argument("--maths", type=int, help="another number of problems in a round")
     parser.add_argument("--rounds", default="0-3", help="of data, N or FIRST-LAST")
     parser.add_argument("--after", help="go on from the drafters of an earlier round, or from those `shipped`")
-    parser.add_argument(
-        "--dtype", default="float32", help="the target's; bfloat16 is twice as fast on AVX2, not on AVX-512"
-    )
+    parser.add_argument("--dtype", default="float32", help="the target's; bfloat16 is twice as fast on AVX2")
     parser.add_argument("--epochs", default="2")
     parser.add_argument("--evaluate-every", default="600", help="steps")
     parser.add_argument("--name", help="of the drafters, METHOD-NAME; the last round if not given")

@@ -276,22 +276,19 @@ def card(manifest: Manifest, facts: Mapping[str, Any], use: Use | None = None) -
         f'outrider generate --target {use.target} --drafter {use.drafter} --chat "Name three rivers."',
         "```",
         "",
-        "| fact | value |",
-        "|---|---|",
-        f"| target layers it sees | {seen} |",
-        f"| tokens it can draft | {manifest.draft_vocabulary} of {target.vocabulary} |",
-        *_rows(facts),
-        "",
     ]
+    reach = f"{manifest.draft_vocabulary} of {target.vocabulary}"
+    lines += _table({"target layers it sees": seen, "tokens it can draft": reach, **facts})
     earlier = facts.get(EARLIER)
     while earlier:
-        lines += ["## What it went on from", "", "| fact | value |", "|---|---|", *_rows(earlier), ""]
+        lines += ["## What it went on from", "", *_table(earlier)]
         earlier = earlier.get(EARLIER)
     return "\n".join(lines)
 
 
-def _rows(facts: Mapping[str, Any]) -> list[str]:
-    return [f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items() if name != EARLIER]
+def _table(facts: Mapping[str, Any]) -> list[str]:
+    rows = [f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in facts.items() if name != EARLIER]
+    return ["| fact | value |", "|---|---|", *rows, ""]
 
 
 def _cell(value: Any) -> str:

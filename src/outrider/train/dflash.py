@@ -15,7 +15,7 @@ from ..heads.base import quiet_norm
 from ..heads.dflash import DFlashHead, DFlashShape
 from ..target import Target
 from .corpus import Batch
-from .laws import loss_ahead
+from .laws import law_ahead, text_ahead
 from .recipe import Losses, Material, Recipe, ahead
 from .start import begin
 from .unrolled import collect
@@ -63,7 +63,8 @@ class DFlashRecipe(Recipe):
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`. Slot t's block begins with token t + 1, and its place k + 1 is the slot's step k."""
         head = self.head
-        loss = loss_ahead(batch, head, self._whole, soft=self._soft)
+        soft = self._soft
+        loss = law_ahead(batch, head.logits, head.output) if soft else text_ahead(batch, head.logits, self._whole)
         slots, real = anchors(batch, self._anchors)
         chosen = torch.zeros_like(batch.answer).scatter(1, slots, real)
 

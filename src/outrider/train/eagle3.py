@@ -12,7 +12,7 @@ from ..heads.base import quiet_norm
 from ..heads.eagle3 import Eagle3Head, Eagle3Shape
 from ..target import Target
 from .corpus import Batch
-from .laws import Aim, Laws, soft_loss
+from .laws import Aim, law_ahead
 from .recipe import Losses, Material, Recipe
 from .start import begin
 from .unrolled import collect, unroll
@@ -59,11 +59,8 @@ class Eagle3Recipe(Recipe):
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head, laws = self.head, Laws(batch, self._output, self._aim)
-
-        def loss(states: torch.Tensor, step: int, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return soft_loss(head.logits(states), laws(counts, 1 + step), self._aim)
-
+        head = self.head
+        loss = law_ahead(batch, head.logits, self._output, self._aim)
         outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)
         return collect(outputs, batch, DECAY, loss)
 

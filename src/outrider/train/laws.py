@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +13,12 @@ from ..errors import BadOption
 from ..heads.base import TargetOutput
 from .corpus import Batch
 from .recipe import ahead
+
+Logits = Callable[[Tensor], Tensor]
+"""[M, D] a head's states -> [M, n]"""
+
+Loss = Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]
+"""What a step ahead costs, as `unrolled.collect` asks for it."""
 
 LOSSES = ("kl", "lk")
 _FADING = 3.0  # how soon the hybrid turns from cross-entropy to overlap (eta, 2602.23881)
@@ -108,37 +113,24 @@ def hard_loss(logits: Tensor, tokens: Tensor, ids: Tensor) -> tuple[Tensor, Tens
     return costs, known & (logits.argmax(-1) == places)
 
 
-class Reading(Protocol):
-    """A head that reads its states with the target's output layer.
-
-    Attributes:
-        output: that layer.
-    """
-
-    output: TargetOutput
-
-    def logits(self, states: Tensor) -> Tensor:
-        """[M, D] -> [M, n]"""
-        ...
-
-
-def loss_ahead(
-    batch: Batch, head: Reading, ids: Tensor, *, soft: bool
-) -> Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]:
-    """What a step ahead costs, as `unrolled.collect` asks for it: step k at slot t predicts token t + 2 + k.
+def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _ALL) -> Loss:
+    """What a step ahead costs against the target's law: step k at slot t predicts token t + 2 + k.
 
     Args:
         batch: the texts.
-        head: at work.
-        ids: [n] the draft vocabulary.
-        soft: against the target's law, not against the text's token.
+        logits: the head's, of its states.
+        output: the target's output layer over the draft vocabulary.
+        aim: for temperature and loss.
     """
-    laws = Laws(batch, head.output) if soft else None
+    laws = Laws(batch, output, aim)
+    return lambda states, step, counts: soft_loss(logits(states), laws(counts, 1 + step), aim)
 
-    def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head.logits(states)
-        if laws is not None:
-            return soft_loss(logits, laws(counts, 1 + step))
-        return hard_loss(logits, ahead(batch.ids, 2 + step)[counts], ids)
 
-    return loss
+def text_ahead(batch: Batch, logits: Logits, ids: Tensor) -> Loss:
+    """The same against the text's own token.
+
+    Args:
+        batch, logits: as above.
+        ids: [n] the draft vocabulary.
+    """
+    return lambda states, step, counts: hard_loss(logits(states), ahead(batch.ids, 2 + step)[counts], ids)

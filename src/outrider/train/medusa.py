@@ -15,7 +15,7 @@ from ..drafters.trained import borrowed
 from ..heads.medusa import MedusaHead, MedusaShape
 from ..target import Target
 from .corpus import Batch
-from .laws import Aim, Laws, soft_loss
+from .laws import Aim, law_ahead
 from .recipe import Losses, Material, Recipe, ahead
 from .unrolled import collect
 
@@ -49,11 +49,7 @@ class MedusaRecipe(Recipe):
         """See `Recipe`."""
         head = self.head
         assert head.output is not None
-        laws = Laws(batch, head.output, self._aim)
-
-        def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
-            return soft_loss(head.logits(states), laws(counts, 1 + step), self._aim)
-
+        loss = law_ahead(batch, head.logits, head.output, self._aim)
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)
 

@@ -15,7 +15,7 @@ from ..heads.base import quiet_norm
 from ..heads.mtp import MtpHead, MtpShape
 from ..target import Target
 from .corpus import Batch
-from .laws import loss_ahead
+from .laws import law_ahead, text_ahead
 from .recipe import Losses, Material, Recipe
 from .start import begin
 from .unrolled import collect, unroll
@@ -50,7 +50,8 @@ class MtpRecipe(Recipe):
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
         head = self.head
-        loss = loss_ahead(batch, head, self._whole, soft=self._soft)
+        soft = self._soft
+        loss = law_ahead(batch, head.logits, head.output) if soft else text_ahead(batch, head.logits, self._whole)
         outputs = unroll(head, self._embed, batch, head.fuse(batch.features), self._steps)
         return collect(outputs, batch, DECAY, loss)
 
