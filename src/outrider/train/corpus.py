@@ -24,6 +24,8 @@ from .answers import Answer
 
 _WINDOW = 64  # answers among which those of like length come together
 _LEAST = 8  # answer tokens that make an answer worth training on
+_PIECE = 24  # slots of a piece of text
+_TENSORS = ("ids", "answer", "features", "last")  # of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        moved = {name: getattr(self, name).to(device) for name in ("ids", "answer", "features", "last")}
+        moved = {name: getattr(self, name).to(device) for name in _TENSORS}
         return replace(self, **moved)
 
 
@@ -168,3 +170,25 @@ def collate(answers: Sequence[Answer], states: Features, seed: int = 0) -> Batch
         answer[row, len(one.prompt) : len(one.ids)] = True
     features, last = (pad_sequence(list(parts), batch_first=True) for parts in zip(*found, strict=True))
     return Batch(ids.to(last.device), answer.to(last.device), features, last, seed)
+
+
+def pieces(batch: Batch, share: float) -> Batch:
+    """A share of a batch, in short pieces of its texts: a step learns from more texts for as much work.
+
+    Args:
+        batch: the texts.
+        share: of its slots, above 0 and below 1.
+
+    Returns:
+        A row for each piece, drawn by the batch's seed among those with tokens that the target wrote.
+    """
+    size = batch.ids.shape[1]
+    length = min(size, _PIECE)
+    chance = torch.Generator().manual_seed(batch.seed)
+    first = -int(torch.randint(length, (), generator=chance))  # so that texts are not cut in the same places each time
+    starts = torch.arange(first, size, length).clamp(0, size - length)
+    slots = starts[:, None] + torch.arange(length)
+    there = batch.answer.cpu()[:, slots].any(-1).nonzero()  # row and piece
+    drawn = there[torch.randperm(len(there), generator=chance)[: max(1, round(share * len(there)))]]
+    row, slot = drawn[:, :1].to(batch.ids.device), slots[drawn[:, 1]].to(batch.ids.device)
+    return replace(batch, **{name: getattr(batch, name)[row, slot] for name in _TENSORS})

@@ -21,7 +21,7 @@ from ..errors import BadOption, TrainingStopped
 from ..stats import Stats
 from ..target import Target
 from .answers import Answer
-from .corpus import Features, collate, order
+from .corpus import Features, collate, order, pieces
 from .processes import Shared, gathered
 from .recipe import Recipe
 from .saving import Progress, restore, save, state_of
@@ -195,7 +195,8 @@ class Trainer:
         self.recipe.head.fill(before)
         self._optimiser.state.clear()
         tokens = sum(len(self._answers[place].answer) for batch in self._order for place in batch)
-        return Estimate(parameters, len(self._answers), self.total, tokens, parameters * 16, seconds * self.total)
+        learnt = round(tokens * self.recipe.share)
+        return Estimate(parameters, len(self._answers), self.total, learnt, parameters * 16, seconds * self.total)
 
     def run(
         self,
@@ -260,7 +261,10 @@ class Trainer:
         for number in range(first, first + options.accumulate):
             chosen = [self._answers[place] for place in self._order[number]]
             batch = collate(chosen, self._states, seed=options.seed * 1_000_003 + number)
-            batch = replace(batch, done=step / self.total).to(accelerator.device)
+            batch = replace(batch, done=step / self.total)
+            if self.recipe.share < 1:
+                batch = pieces(batch, self.recipe.share)
+            batch = batch.to(accelerator.device)
             lasts = number == first + options.accumulate - 1
             with (
                 torch.autocast(accelerator.device.type, torch.bfloat16, enabled=options.bf16),

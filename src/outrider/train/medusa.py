@@ -12,6 +12,7 @@ from .. import features
 from ..drafters import Drafter
 from ..drafters.medusa import Medusa, search_ranks
 from ..drafters.trained import borrowed
+from ..errors import BadOption
 from ..heads.medusa import MedusaHead, MedusaShape
 from ..target import Target
 from .corpus import Batch
@@ -30,20 +31,32 @@ class MedusaRecipe(Recipe):
         material: what it starts from; its steps are the heads.
         layers: residual layers of each head.
         loss, law_temperature: see `laws.Aim`.
+        share: of the slots of its texts, what a step learns at, in pieces drawn at random: heads look at each slot by
+            itself, and slots of many texts teach more than as many of few.
     """
 
     method, rate, steps = "medusa", 1e-3, 4
     resizes = frozenset({"heads", "layers"})
     head: MedusaHead
 
-    def __init__(self, material: Material, *, layers: int = 1, loss: str = "kl", law_temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        material: Material,
+        *,
+        layers: int = 1,
+        loss: str = "kl",
+        law_temperature: float = 1.0,
+        share: float = 1.0,
+    ) -> None:
         super().__init__()
+        if not 0 < share <= 1:
+            raise BadOption(f"share is {share}: it has to be above 0, and 1 at most.")
         target = material.target
         self.taps = (features.depth_of(target),)
         shape = MedusaShape(features.width_of(target), material.steps, layers, len(material.ids))
         self.head = MedusaHead(shape, features.output(target, material.ids).float())
         self._ids, self._whole = material.reduced, material.ids.to(target.device)
-        self._aim = Aim(loss, law_temperature)
+        self._aim, self.share = Aim(loss, law_temperature), share
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""

@@ -90,6 +90,7 @@ class Recipe(nn.Module):
         parts: its weights can be parted among processes (FSDP).
         resizes: of its shape, what a drafter that it goes on from may have other values of: what is added begins as the
             identity, and what is left out is dropped.
+        share: of the slots of its texts, what a step learns at; below 1 only where each is looked at by itself.
     """
 
     method: str
@@ -104,6 +105,7 @@ class Recipe(nn.Module):
     changes: bool = False
     parts: bool = True
     resizes: frozenset[str] = frozenset()
+    share: float = 1.0
 
     @abstractmethod
     def losses(self, batch: Batch) -> Losses:
