@@ -74,6 +74,15 @@ class TargetOutput(nn.Module):
         logits: Tensor = self.linear(states)
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
+    def part(self, places: Tensor) -> TargetOutput:
+        """The same for some of these tokens.
+
+        Args:
+            places: [m] int64, which of the n.
+        """
+        weight, bias = self.linear.weight, self.linear.bias
+        return TargetOutput(weight[places], None if bias is None else bias[places], self._cap)
+
 
 def normed_apart(features: Tensor, norms: Iterable[nn.Module], count: int) -> Tensor:
     """Tapped states side by side, [..., count * D], each normed for itself: deep layers' would drown the others'."""

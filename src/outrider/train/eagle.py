@@ -17,7 +17,7 @@ from ..errors import BadOption
 from ..heads.eagle import EagleHead, EagleShape
 from ..target import Target
 from .corpus import Batch
-from .laws import Aim, Laws, soft_loss
+from .laws import Aim, law_ahead
 from .recipe import Losses, Material, Recipe, ahead
 from .start import begin
 from .unrolled import collect, unroll
@@ -36,7 +36,7 @@ class EagleRecipe(Recipe):
             are close in the sense of the first are still read wrongly, so the second counts for more.
         bias: the linear that joins embedding and state has one, as published; vLLM loads heads without.
         start: what it begins from, see `start.begin`.
-        loss, law_temperature: see `laws.Aim`.
+        loss, law_temperature, sampled: see `laws.Aim`.
     """
 
     method, rate, steps = "eagle", 5e-4, 1
@@ -54,6 +54,7 @@ class EagleRecipe(Recipe):
         start: str = "small",
         loss: str = "kl",
         law_temperature: float = 1.0,
+        sampled: int = 0,
     ) -> None:
         super().__init__()
         target = material.target
@@ -70,16 +71,17 @@ class EagleRecipe(Recipe):
             begin(start, self.head.fc, list(self.head.layers), target)
         self._steps, self._ids, self._embed = material.steps, material.reduced, features.embedding(target)
         self._noise, self._regression, self._matching = noise, regression, matching
-        self._aim = Aim(loss, law_temperature)
+        self._aim = Aim(loss, law_temperature, sampled)
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
-        head, laws = self.head, Laws(batch, self.head.output, self._aim)
+        head = self.head
+        match = law_ahead(batch, head.logits, head.output, self._aim)
 
         def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
             wanted = ahead(batch.last, 1 + step)[counts]
             away = smooth_l1_loss(states.float(), wanted, reduction="none").mean(-1)
-            costs, same = soft_loss(head.logits(states), laws(counts, 1 + step), self._aim)
+            costs, same = match(states, step, counts)
             return self._regression * away + self._matching * costs, same
 
         states = head.fuse(batch.features)

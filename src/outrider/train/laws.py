@@ -21,6 +21,8 @@ Loss = Callable[[Tensor, int, Tensor], tuple[Tensor, Tensor]]
 """What a step ahead costs, as `unrolled.collect` asks for it."""
 
 LOSSES = ("kl", "lk")
+_FEWEST = 8  # tokens to be looked at
+_DRAWN = 0.25  # share of them that is drawn
 _FADING = 3.0  # how soon the hybrid turns from cross-entropy to overlap (eta, 2602.23881)
 
 
@@ -32,19 +34,26 @@ class Aim:
         loss: "kl", all of it, by cross-entropy; "lk", what acceptance depends on: the overlap, sum of min(p, q), which
             counts for the more the larger it is (the hybrid of LK Losses, Samarin et al., 2602.23881).
         law_temperature: of the law. Below 1 its likeliest tokens count for more, as they do where one decodes greedily.
+        sampled: how many tokens of the draft vocabulary a step looks at; 0 for all. Most are those that its laws find
+            likeliest, the others are drawn and stand for what is left out (sampled softmax, Jean et al., 1412.2007).
 
     Raises:
-        BadOption: there is no such loss, or the temperature is not above 0.
+        BadOption: there is no such loss, the temperature is not above 0, or too few tokens are looked at.
     """
 
     loss: str = "kl"
     law_temperature: float = 1.0
+    sampled: int = 0
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise BadOption(f"There is no loss {self.loss!r}: choose {' or '.join(LOSSES)}.")
         if not self.law_temperature > 0:
             raise BadOption(f"law_temperature is {self.law_temperature}: it has to be above 0.")
+        if self.sampled and self.sampled < _FEWEST:
+            raise BadOption(
+                f"sampled is {self.sampled}: it has to be {_FEWEST} or more, or 0 for the whole vocabulary."
+            )
 
 
 _ALL = Aim()
@@ -60,37 +69,77 @@ def target_law(last: Tensor, output: TargetOutput, aim: Aim = _ALL) -> Tensor:
 class Laws:
     """The target's laws at the tokens that it wrote, computed once for all steps ahead.
 
+    Attributes:
+        sample: the tokens that are looked at, if they are not all.
+
     Args:
         batch: the texts.
         output: the target's output layer over the draft vocabulary.
-        aim: for the temperature.
+        aim: for the temperature, and how many tokens are looked at.
     """
 
     def __init__(self, batch: Batch, output: TargetOutput, aim: Aim = _ALL) -> None:
         before = ahead(batch.answer, 1)  # slots at which it had one of these to predict
         self._laws = target_law(batch.last[before], output, aim)
         self._rows = (before.flatten().cumsum(0) - 1).view_as(before)
+        self.sample: Sample | None = None
+        if 0 < aim.sampled < self._laws.shape[1]:
+            self.sample = Sample(self._laws, output, aim.sampled, batch.seed)
+            self._laws = self._laws[:, self.sample.places]
 
     def __call__(self, counts: Tensor, by: int) -> Tensor:
         """[M, n] the laws `by` slots after those that `counts` [B, N] says."""
         return self._laws[ahead(self._rows, by)[counts]]
 
 
-def soft_loss(logits: Tensor, law: Tensor, aim: Aim = _ALL) -> tuple[Tensor, Tensor]:
+class Sample:
+    """Tokens of the draft vocabulary that a step looks at: the likeliest ones, and some that stand for the others.
+
+    Attributes:
+        places: [m] int64, which they are.
+        weights: [m] how many tokens each stands for.
+        logits: [M, D] states to their [M, m] logits, by the target's output layer.
+
+    Args:
+        laws: [M, n] what the target expects.
+        output: its output layer for those n.
+        size: m.
+        seed: of what is drawn.
+    """
+
+    def __init__(self, laws: Tensor, output: TargetOutput, size: int, seed: int) -> None:
+        drawn = max(1, round(_DRAWN * size))
+        ranked = laws.sum(0).argsort(descending=True)
+        likely, others = ranked[: size - drawn], ranked[size - drawn :]
+        chance = torch.Generator().manual_seed(seed)
+        some = others[torch.randperm(len(others), generator=chance)[:drawn].to(others.device)]
+        self.places = torch.cat([likely, some])
+        self.weights = torch.ones(len(self.places), device=laws.device)
+        self.weights[len(likely) :] = len(others) / len(some)
+        self.logits = output.part(self.places)
+
+
+def soft_loss(logits: Tensor, law: Tensor, aim: Aim = _ALL, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What it costs to be far from the target's law restricted to the draft vocabulary.
 
     Args:
         logits: [M, n] of the head.
         law: [M, n] of the target, for the same tokens.
         aim: for the loss.
+        weights: [n] how many tokens each stands for; one if not given.
 
     Returns:
         [M] losses, in nats where they are cross-entropies, and [M] bool, whether both find the same token likeliest.
     """
-    own = logits.float().log_softmax(-1)
-    costs = -(law * own).sum(-1)
+    logits = logits.float()
+    if weights is None:
+        own, weighed = logits.log_softmax(-1), law
+    else:
+        own, weighed = logits - (logits + weights.log()).logsumexp(-1, keepdim=True), law * weights
+    costs = -(weighed * own).sum(-1)
     if aim.loss == "lk":
-        overlap = torch.minimum(law, own.exp()).sum(-1)
+        least = torch.minimum(law, own.exp())
+        overlap = (least if weights is None else least * weights).sum(-1)
         share = (-_FADING * overlap.detach()).exp()
         costs = share * costs + (1 - share) * (1 - overlap)
     return costs, logits.argmax(-1) == law.argmax(-1)
@@ -118,12 +167,15 @@ def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _AL
 
     Args:
         batch: the texts.
-        logits: the head's, of its states.
+        logits: the head's, of its states; where not all tokens are looked at, they have to be what `output` makes.
         output: the target's output layer over the draft vocabulary.
-        aim: for temperature and loss.
+        aim: for temperature and loss, and how many tokens are looked at.
     """
     laws = Laws(batch, output, aim)
-    return lambda states, step, counts: soft_loss(logits(states), laws(counts, 1 + step), aim)
+    sample = laws.sample
+    if sample is None:
+        return lambda states, step, counts: soft_loss(logits(states), laws(counts, 1 + step), aim)
+    return lambda states, step, counts: soft_loss(sample.logits(states), laws(counts, 1 + step), aim, sample.weights)
 
 
 def text_ahead(batch: Batch, logits: Logits, ids: Tensor) -> Loss:

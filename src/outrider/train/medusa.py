@@ -30,7 +30,7 @@ class MedusaRecipe(Recipe):
     Args:
         material: what it starts from; its steps are the heads.
         layers: residual layers of each head.
-        loss, law_temperature: see `laws.Aim`.
+        loss, law_temperature, sampled: see `laws.Aim`.
         share: of the slots of its texts, what a step learns at, in pieces drawn at random: heads look at each slot by
             itself, and slots of many texts teach more than as many of few.
     """
@@ -46,6 +46,7 @@ class MedusaRecipe(Recipe):
         layers: int = 1,
         loss: str = "kl",
         law_temperature: float = 1.0,
+        sampled: int = 0,
         share: float = 1.0,
     ) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class MedusaRecipe(Recipe):
         shape = MedusaShape(features.width_of(target), material.steps, layers, len(material.ids))
         self.head = MedusaHead(shape, features.output(target, material.ids).float())
         self._ids, self._whole = material.reduced, material.ids.to(target.device)
-        self._aim, self.share = Aim(loss, law_temperature), share
+        self._aim, self.share = Aim(loss, law_temperature, sampled), share
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
