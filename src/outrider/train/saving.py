@@ -101,9 +101,27 @@ def restore(folder: Path, module: nn.Module, optimiser: optim.Optimizer, about: 
                 optimiser.state[parameter][part] = value if part == "step" else like(value, parameter)
         return Progress(**state["progress"])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise TrainingStopped(
-            f"The checkpoint in {found} cannot be read ({error}): remove it to begin anew."
-        ) from error
+        raise _broken(found, error) from error
+
+
+def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
+    """How far a run has come and what it was started with; None if there is no checkpoint.
+
+    Raises:
+        TrainingStopped: the checkpoint cannot be read.
+    """
+    found = latest(folder)
+    if found is None:
+        return None
+    try:
+        state = json.loads((found / _STATE).read_text())
+        return Progress(**state["progress"]), dict(state["about"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _broken(found, error) from error
+
+
+def _broken(folder: Path, error: Exception) -> TrainingStopped:
+    return TrainingStopped(f"The checkpoint in {folder} cannot be read ({error}): remove it to begin anew.")
 
 
 def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
