@@ -62,7 +62,8 @@ DATA = ["--max-new-tokens", "256", "--features", "auto"]
 DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
 TRAIN = ["--learn", "texts", "--longest", "1024"]
 OWN = {  # options of a method
-    "medusa": "layers = 2\nsteps_ahead = 3\nshare = 0.125\nsampled = 1024\n",
+    "medusa": "layers = 2\nsteps_ahead = 4\nshare = 0.125\nsampled = 1024\n",
+    "dflash": "anchors = 96\nsoft = true\n",
     "eagle": "steps_ahead = 2\nregression = 0.1\nmatching = 1.0\nsampled = 1024\n",
 }
 
