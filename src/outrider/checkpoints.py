@@ -29,6 +29,7 @@ ORIGIN = "outrider.json"  # the manifest of a folder whose config.json is Transf
 EARLIER = "went_on_from"  # of what a manifest tells of training: what it tells of that of the drafter before
 _LARGEST_CONFIG = 1 << 20  # bytes
 _LARGEST_WEIGHTS = 64 << 30  # bytes
+_OFFSETS = (torch.uint8, torch.uint16, torch.int32, torch.int64)  # types of the vocabulary map, narrowest first
 
 
 class TargetId(BaseModel):
@@ -120,13 +121,9 @@ def write(folder: Path, checkpoint: Checkpoint, card: str) -> None:
 
 def fill(work: Path, checkpoint: Checkpoint, card: str) -> None:
     """Write into a folder that nobody reads yet."""
-    manifest, ids = checkpoint.manifest, checkpoint.ids
-    reach = torch.zeros(manifest.target.vocabulary, dtype=torch.bool)
-    reach[ids] = True
-    maps = {"d2t": ids - torch.arange(len(ids)), "t2d": reach}
     weights = {name: tensor.detach().to("cpu").contiguous() for name, tensor in checkpoint.tensors.items()}
-    save_file({**weights, **maps}, work / WEIGHTS, {"format": "pt"})
-    (work / CONFIG).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    save_file({**weights, "d2t": _offsets(checkpoint.ids)}, work / WEIGHTS, {"format": "pt"})
+    (work / CONFIG).write_text(checkpoint.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (work / CARD).write_text(card, encoding="utf-8")
 
 
@@ -178,13 +175,21 @@ def is_drafter(folder: Path) -> bool:
     return isinstance(found, dict) and {"format", "method", "target"} <= found.keys()
 
 
+def _offsets(ids: Tensor) -> Tensor:
+    """From draft ids to target ids, in the narrowest type that holds them."""
+    offsets = ids - torch.arange(len(ids))
+    largest = int(offsets.max())
+    return offsets.to(next(dtype for dtype in _OFFSETS if largest <= torch.iinfo(dtype).max))
+
+
 def _ids(tensors: dict[str, Tensor], manifest: Manifest, folder: Path) -> Tensor:
-    """Take the vocabulary map out of the weights."""
+    """Take the vocabulary map out of the weights. A mask `t2d`, as published checkpoints have one, has to agree."""
     offsets, reach = tensors.pop("d2t", None), tensors.pop("t2d", None)
     size, whole = manifest.draft_vocabulary, manifest.target.vocabulary
-    if offsets is not None and reach is not None and offsets.shape == (size,) and reach.shape == (whole,):
-        ids = offsets + torch.arange(size)
-        if torch.equal(ids, reach.nonzero().flatten()):
+    if offsets is not None and offsets.shape == (size,) and not offsets.is_floating_point():
+        ids = offsets.long() + torch.arange(size)
+        rising = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < whole
+        if rising and (reach is None or (reach.shape == (whole,) and torch.equal(ids, reach.nonzero().flatten()))):
             return ids
     raise ModelNotFound(f"The vocabulary map in {folder / WEIGHTS} is broken: check that the file is whole.")
 
