@@ -103,10 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._event({**end, **self._usage(written, style == "usage")})
         if style in ("total", "llama"):
             self._event({"choices": [], **self._usage(written, True)})
+        with self.server.lock:
+            self.server.drafts += 4  # before the client knows that it is over, and reads the counters
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
-        with self.server.lock:
-            self.server.drafts += 4
 
     def _usage(self, written: int, told: bool) -> dict[str, Any]:
         return {"usage": {"prompt_tokens": 9, "completion_tokens": written}} if told else {}
