@@ -66,8 +66,6 @@ OWN = {  # options of a method
     "dflash": "anchors = 96\nsoft = true\n",
     "eagle": "steps_ahead = 2\nregression = 0.1\nmatching = 1.0\nsampled = 1024\n",
 }
-
-
 BATCH = {"medusa": 5120}  # tokens; 640 for others. It learns at an eighth of them: an epoch has an eighth of the steps
 
 

@@ -175,6 +175,11 @@ def is_drafter(folder: Path) -> bool:
     return isinstance(found, dict) and {"format", "method", "target"} <= found.keys()
 
 
+def is_part(ids: Tensor, whole: int) -> bool:
+    """Whether ids, [n] int64, can be a part of a vocabulary of so many tokens: rising, and none outside."""
+    return bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < whole
+
+
 def _offsets(ids: Tensor) -> Tensor:
     """From draft ids to target ids, in the narrowest type that holds them."""
     offsets = ids - torch.arange(len(ids))
@@ -188,8 +193,9 @@ def _ids(tensors: dict[str, Tensor], manifest: Manifest, folder: Path) -> Tensor
     size, whole = manifest.draft_vocabulary, manifest.target.vocabulary
     if offsets is not None and offsets.shape == (size,) and not offsets.is_floating_point():
         ids = offsets.long() + torch.arange(size)
-        rising = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < whole
-        if rising and (reach is None or (reach.shape == (whole,) and torch.equal(ids, reach.nonzero().flatten()))):
+        if is_part(ids, whole) and (
+            reach is None or (reach.shape == (whole,) and torch.equal(ids, reach.nonzero().flatten()))
+        ):
             return ids
     raise ModelNotFound(f"The vocabulary map in {folder / WEIGHTS} is broken: check that the file is whole.")
 

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from ..errors import BadOption
 from ..measure.costs import check_plot
-from ..train.saving import Progress, read_progress
+from ..train.saving import Progress, checkpoint_folder, read_progress
 from .showing import versions
 
 _SAME = ("target", "answers", "longest", "measured_prompts", "measured_tokens")  # or curves say different things
@@ -68,7 +68,7 @@ def read(folder: Path) -> Run:
     Raises:
         BadOption: it is no run's, or nothing has been measured yet.
     """
-    found = read_progress(folder.with_name(folder.name + ".training"))
+    found = read_progress(checkpoint_folder(folder))
     if found is None:
         raise BadOption(f"There is no training run of {folder}: name what --out of 'outrider train' was.")
     progress, about = found

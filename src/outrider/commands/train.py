@@ -36,6 +36,7 @@ from ..train.methods import make_recipe, own_options, recipe_class
 from ..train.processes import parted
 from ..train.recipe import Material, Recipe
 from ..train.saving import Progress as Run
+from ..train.saving import checkpoint_folder
 from ..train.start import go_on
 from ..train.stored import LIMIT
 from .features import KINDS, Keeping, about, stored
@@ -185,7 +186,7 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     if before is not None:
         go_on(recipe, before)
     made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
-    folder = asked.out.with_name(asked.out.name + ".training")
+    folder = checkpoint_folder(asked.out)
     online = OnlineFeatures(llm.target, recipe.taps)
     states = online if dry else _states(asked.setup, recipe, data, online, show)
     trainer = Trainer(recipe, answers, states, asked.options, folder, {**made_of, **asked.setup.lasting, **asked.own})

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoints import Checkpoint
+from ..checkpoints import Checkpoint, is_part
 from ..errors import UnsupportedModel
 from .base import Layout, Reading, Serving, View, Writing
 from .folder import Found
@@ -132,7 +132,7 @@ def _take_ids(keys: Keys, found: Found, tensors: dict[str, Tensor], view: View) 
             )
         return torch.arange(whole)
     ids = ids.long()
-    if ids.shape != (size,) or not bool((ids[1:] > ids[:-1]).all()) or int(ids[0]) < 0 or int(ids[-1]) >= whole:
+    if ids.shape != (size,) or not is_part(ids, whole):
         raise strange(
             found.folder, "token_map", f"of shape {list(ids.shape)} does not fit", f"{size} rising target ids"
         )

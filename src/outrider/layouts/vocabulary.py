@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..checkpoints import is_part
 from .folder import Found
 from .keys import strange
 
@@ -34,8 +35,7 @@ def take_ids(found: Found, tensors: dict[str, Tensor], drafted: int, whole: int)
         if offsets.shape != (drafted,) or offsets.is_floating_point():
             raise strange(found.folder, "d2t", f"has the shape {list(offsets.shape)}", f"whole numbers [{drafted}]")
         ids = offsets.long() + torch.arange(drafted)
-    rising = bool((ids[1:] > ids[:-1]).all()) and int(ids[0]) >= 0 and int(ids[-1]) < whole
-    if not rising:
+    if not is_part(ids, whole):
         raise strange(found.folder, "d2t", "does not lead to rising target ids", "offsets, target id - draft id,")
     if reach is not None and not (reach.shape == (whole,) and torch.equal(reach.bool().nonzero().flatten(), ids)):
         raise strange(found.folder, "t2d", "contradicts d2t", f"true at exactly the target ids of d2t, of [{whole}],")

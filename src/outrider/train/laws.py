@@ -172,10 +172,8 @@ def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _AL
         aim: for temperature and loss, and how many tokens are looked at.
     """
     laws = Laws(batch, output, aim)
-    sample = laws.sample
-    if sample is None:
-        return lambda states, step, counts: soft_loss(logits(states), laws(counts, 1 + step), aim)
-    return lambda states, step, counts: soft_loss(sample.logits(states), laws(counts, 1 + step), aim, sample.weights)
+    read, weights = (logits, None) if laws.sample is None else (laws.sample.logits, laws.sample.weights)
+    return lambda states, step, counts: soft_loss(read(states), laws(counts, 1 + step), aim, weights)
 
 
 def text_ahead(batch: Batch, logits: Logits, ids: Tensor) -> Loss:

@@ -42,6 +42,11 @@ class Progress:
     steps: int = 0
 
 
+def checkpoint_folder(out: Path) -> Path:
+    """Where the run that writes to `out` keeps its checkpoint."""
+    return out.with_name(out.name + ".training")
+
+
 def state_of(module: nn.Module, optimiser: optim.Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
     """Weights and the optimiser's state by name, on the host and whole, wherever they lie; all processes of a run have
     to come here.
@@ -84,13 +89,13 @@ def restore(folder: Path, module: nn.Module, optimiser: optim.Optimizer, about: 
         BadOption: it was started with something else.
         TrainingStopped: the checkpoint cannot be read.
     """
-    found = latest(folder)
-    if found is None:
+    found, known = latest(folder), read_progress(folder)
+    if found is None or known is None:
         return None
+    progress, there = known
     try:
-        state = json.loads((found / _STATE).read_text())
         tensors = load_file(found / _TENSORS)
-        _same(state["about"], json.loads(json.dumps(dict(about))), folder)
+        _same(there, json.loads(json.dumps(dict(about))), folder)
         for name, parameter in _trainable(module):
             with torch.no_grad():
                 parameter.copy_(like(tensors.pop(f"weight.{name}"), parameter))
@@ -99,7 +104,7 @@ def restore(folder: Path, module: nn.Module, optimiser: optim.Optimizer, about: 
             for part in ("step", "exp_avg", "exp_avg_sq"):
                 value: Tensor = tensors.pop(f"{part}.{name}")
                 optimiser.state[parameter][part] = value if part == "step" else like(value, parameter)
-        return Progress(**state["progress"])
+        return progress
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise _broken(found, error) from error
 
