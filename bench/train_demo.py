@@ -6,7 +6,8 @@ Takes hours; the same command goes on where it was broken off.
 
 Prompts: problems from GSM8K's training set, chats that the model invents, and tasks made of its own answers to those
 (summaries, translations, rewriting, questions about a text), so that nothing of Spec-Bench or of GSM8K's test set is
-seen. Everything goes to runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can
+seen. Where runs/demo/texts-N.jsonl is (bench/passages.py makes one), round N has those prompts too. Everything goes to
+runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can
 be trained on after any of them: `--rounds 0` trains runs/demo/METHOD-0 on the first, and `--rounds 1-3 --after 0` goes
 on from there to METHOD-3 on three more; `--after shipped` goes on from the drafters in the package. The target's
 states are kept as it writes (4.6 kB a token).
@@ -59,10 +60,10 @@ TASKS = {
 }
 LANGUAGES = ("German", "German", "French", "Spanish", "Italian", "English")
 DATA = ["--max-new-tokens", "256", "--features", "auto"]
-DATA += ["--temperatures", "0,0.5,0.7,0.8,0.9,1.0"]  # greedy ones too: that is what many people decode
+TEMPERATURES = "0,0.5,0.7,0.8,0.9,1.0"  # greedy ones too: that is what many people decode
 TRAIN = ["--learn", "texts", "--longest", "1024"]
 OWN = {  # options of a method
-    "medusa": "layers = 2\nsteps_ahead = 4\nshare = 0.125\nsampled = 1024\n",
+    "medusa": "layers = 2\nsteps_ahead = 4\nshare = 0.125\nsampled = 1024\noff_greedy = 0.2\nweight_decay = 0.3\n",
     "dflash": "anchors = 96\nsoft = true\n",
     "eagle": "steps_ahead = 2\nregression = 0.1\nmatching = 1.0\nsampled = 1024\n",
 }
@@ -77,18 +78,18 @@ def main() -> None:
     parser.add_argument("--target", default="demo")
     parser.add_argument("--prompts", type=int, default=400, help="of each kind in a round, tasks twice as many")
     parser.add_argument("--maths", type=int, help="another number of problems in a round")
-    parser.add_argument("--rounds", default="0-3", help="of data, N or FIRST-LAST")
+    parser.add_argument("--rounds", default="0-3", help="of data: N, FIRST-LAST, or several such: 4-5,10")
     parser.add_argument("--after", help="go on from the drafters of an earlier round, or from those `shipped`")
     parser.add_argument("--dtype", default="float32", help="the target's; bfloat16 is twice as fast on AVX2")
     parser.add_argument("--epochs", default="2")
     parser.add_argument("--evaluate-every", default="600", help="steps")
     parser.add_argument("--name", help="of the drafters, METHOD-NAME; the last round if not given")
     parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--temperatures", default=TEMPERATURES, help="of the answers")
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    first, _, last = options.rounds.partition("-")
-    numbers = range(int(first), int(last or first) + 1)
+    numbers = list(rounds(options.rounds))
     folders = [folder for number in numbers for folder in gather(options, number)]
     train = ["--target", options.target, "--dtype", options.dtype, "--epochs", options.epochs, *TRAIN]
     train += ["--evaluate-every", options.evaluate_every]
@@ -102,6 +103,13 @@ def main() -> None:
         step(options.out, f"{method}-{options.name or numbers[-1]}", command)
 
 
+def rounds(text: str) -> Iterator[int]:
+    """4-5,10 -> 4, 5, 10."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
 def before(options: argparse.Namespace, method: str) -> list[str]:
     """What a drafter goes on from."""
     if options.after is None:
@@ -111,9 +119,9 @@ def before(options: argparse.Namespace, method: str) -> list[str]:
 
 
 def gather(options: argparse.Namespace, number: int) -> list[Path]:
-    """A round of data: its folders, one of each kind, tasks twice as many."""
+    """A round of data: its folders, one of each kind, tasks twice as many; and prompts about texts."""
     data = ["data", "--target", options.target, "--dtype", options.dtype]
-    data += ["--batch", str(options.batch), "--seed", str(number), *DATA]
+    data += ["--batch", str(options.batch), "--seed", str(number), *DATA, "--temperatures", options.temperatures]
     folders = [options.out / f"{kind}-{number}" for kind in ("invented", "tasks", "maths")]
     invented, made, problems = folders
     step(options.out, invented.name, [*data, "--self", str(options.prompts)])
@@ -123,6 +131,10 @@ def gather(options: argparse.Namespace, number: int) -> list[Path]:
     count = options.maths or options.prompts
     write(problems.with_suffix(".jsonl"), maths(options.gsm8k, number * count, count))
     step(options.out, problems.name, [*data, "--prompts", str(problems.with_suffix(".jsonl"))])
+    written = options.out / f"texts-{number}"
+    if written.with_suffix(".jsonl").exists():
+        step(options.out, written.name, [*data, "--prompts", str(written.with_suffix(".jsonl"))])
+        folders.append(written)
     return folders
 
 

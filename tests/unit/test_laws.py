@@ -8,7 +8,7 @@ import torch
 from outrider.errors import BadOption
 from outrider.heads.base import TargetOutput
 from outrider.train.corpus import Batch
-from outrider.train.laws import Aim, Laws, soft_loss, target_law
+from outrider.train.laws import Aim, Laws, law_ahead, soft_loss, target_law
 from outrider.train.recipe import ahead
 
 
@@ -55,8 +55,24 @@ def test_overlap_counts_where_it_is_there_and_cross_entropy_where_it_is_not() ->
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_what_comes_behind_tokens_that_were_not_the_likeliest_counts_less() -> None:
+    """Counted by hand: the target expects 1 2 3 2, the text says 1 0 3 2, of which the first token is the prompt's."""
+    ids, expected = torch.tensor([[7, 10, 0, 30, 20, 0]]), [1, 2, 3, 2, 0, 0]  # places in a vocabulary of 0 10 20 30
+    last = torch.nn.functional.one_hot(torch.tensor([expected]), 4).float()
+    answer = torch.tensor([[False, False, True, True, True, False]])
+    batch = Batch(ids, answer, last[..., :0], last)
+    laws = Laws(batch, TargetOutput(torch.eye(4)), Aim(off_greedy=0.5), torch.tensor([0, 10, 20, 30]))
+    assert laws.trust(0)[0].tolist() == [1, 0.5, 1, 1, 1, 1]  # what stands in a prompt is no stray
+    assert laws.trust(1)[0].tolist() == [0.5, 0.5, 1, 1, 1, 0] and laws.trust(2)[0, :3].tolist() == [0.5, 0.5, 1]
+    loss = law_ahead(batch, torch.clone, TargetOutput(torch.eye(4)), Aim(off_greedy=0.5), torch.tensor([0, 10, 20, 30]))
+    costs, _ = loss(torch.zeros(3, 4), 0, ahead(answer, 2))
+    torch.testing.assert_close(costs, torch.tensor([1.0, 0.5, 1.0]) * torch.tensor(4.0).log())
+
+
 def test_what_there_is_not_is_refused() -> None:
     with pytest.raises(BadOption, match="no loss 'tv'"):
         Aim("tv")
     with pytest.raises(BadOption, match="above 0"):
         Aim(law_temperature=0.0)
+    with pytest.raises(BadOption, match="from 0 to 1"):
+        Aim(off_greedy=1.5)

@@ -36,14 +36,19 @@ class Aim:
         law_temperature: of the law. Below 1 its likeliest tokens count for more, as they do where one decodes greedily.
         sampled: how many tokens of the draft vocabulary a step looks at; 0 for all. Most are those that its laws find
             likeliest, the others are drawn and stand for what is left out (sampled softmax, Jean et al., 1412.2007).
+        off_greedy: for heads that do not see the tokens between: what counts a law behind a token that was not the
+            likeliest one, against 1; behind two of them its square, and so on. Below 1, heads learn what comes where
+            the target is followed, and not what sampling happened to write.
 
     Raises:
-        BadOption: there is no such loss, the temperature is not above 0, or too few tokens are looked at.
+        BadOption: there is no such loss, the temperature is not above 0, too few tokens are looked at, or off_greedy
+            is not a share.
     """
 
     loss: str = "kl"
     law_temperature: float = 1.0
     sampled: int = 0
+    off_greedy: float = 1.0
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -54,6 +59,8 @@ class Aim:
             raise BadOption(
                 f"sampled is {self.sampled}: it has to be {_FEWEST} or more, or 0 for the whole vocabulary."
             )
+        if not 0 <= self.off_greedy <= 1:
+            raise BadOption(f"off_greedy is {self.off_greedy}: it has to be from 0 to 1.")
 
 
 _ALL = Aim()
@@ -76,12 +83,17 @@ class Laws:
         batch: the texts.
         output: the target's output layer over the draft vocabulary.
         aim: for the temperature, and how many tokens are looked at.
+        ids: [n] int64, the target's ids of the draft vocabulary, rising; asked for by `trust` alone.
     """
 
-    def __init__(self, batch: Batch, output: TargetOutput, aim: Aim = _ALL) -> None:
+    def __init__(self, batch: Batch, output: TargetOutput, aim: Aim = _ALL, ids: Tensor | None = None) -> None:
         before = ahead(batch.answer, 1)  # slots at which it had one of these to predict
         self._laws = target_law(batch.last[before], output, aim)
         self._rows = (before.flatten().cumsum(0) - 1).view_as(before)
+        self._weights = torch.ones(before.shape, device=self._laws.device)  # behind the token after each slot
+        if ids is not None and aim.off_greedy < 1:
+            strays = ids[self._laws.argmax(-1)] != ahead(batch.ids, 1)[before]
+            self._weights[before] = torch.where(strays, aim.off_greedy, 1.0)
         self.sample: Sample | None = None
         if 0 < aim.sampled < self._laws.shape[1]:
             self.sample = Sample(self._laws, output, aim.sampled, batch.seed)
@@ -90,6 +102,13 @@ class Laws:
     def __call__(self, counts: Tensor, by: int) -> Tensor:
         """[M, n] the laws `by` slots after those that `counts` [B, N] says."""
         return self._laws[ahead(self._rows, by)[counts]]
+
+    def trust(self, step: int) -> Tensor:
+        """[B, N] what the law 1 + `step` slots after each counts, for the tokens between: see `Aim.off_greedy`."""
+        found = self._weights
+        for by in range(1, 1 + step):
+            found = found * ahead(self._weights, by)
+        return found
 
 
 class Sample:
@@ -162,7 +181,7 @@ def hard_loss(logits: Tensor, tokens: Tensor, ids: Tensor) -> tuple[Tensor, Tens
     return costs, known & (logits.argmax(-1) == places)
 
 
-def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _ALL) -> Loss:
+def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _ALL, ids: Tensor | None = None) -> Loss:
     """What a step ahead costs against the target's law: step k at slot t predicts token t + 2 + k.
 
     Args:
@@ -170,10 +189,16 @@ def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _AL
         logits: the head's, of its states; where not all tokens are looked at, they have to be what `output` makes.
         output: the target's output layer over the draft vocabulary.
         aim: for temperature and loss, and how many tokens are looked at.
+        ids: [n] the draft vocabulary, of heads that do not see the tokens between.
     """
-    laws = Laws(batch, output, aim)
+    laws = Laws(batch, output, aim, ids)
     read, weights = (logits, None) if laws.sample is None else (laws.sample.logits, laws.sample.weights)
-    return lambda states, step, counts: soft_loss(read(states), laws(counts, 1 + step), aim, weights)
+
+    def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
+        costs, same = soft_loss(read(states), laws(counts, 1 + step), aim, weights)
+        return costs * laws.trust(step)[counts], same
+
+    return loss
 
 
 def text_ahead(batch: Batch, logits: Logits, ids: Tensor) -> Loss:

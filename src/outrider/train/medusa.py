@@ -30,7 +30,7 @@ class MedusaRecipe(Recipe):
     Args:
         material: what it starts from; its steps are the heads.
         layers: residual layers of each head.
-        loss, law_temperature, sampled: see `laws.Aim`.
+        loss, law_temperature, sampled, off_greedy: see `laws.Aim`.
         share: of the slots of its texts, what a step learns at, in pieces drawn at random: heads look at each slot by
             itself, and slots of many texts teach more than as many of few.
     """
@@ -47,6 +47,7 @@ class MedusaRecipe(Recipe):
         loss: str = "kl",
         law_temperature: float = 1.0,
         sampled: int = 0,
+        off_greedy: float = 1.0,
         share: float = 1.0,
     ) -> None:
         super().__init__()
@@ -57,13 +58,13 @@ class MedusaRecipe(Recipe):
         shape = MedusaShape(features.width_of(target), material.steps, layers, len(material.ids))
         self.head = MedusaHead(shape, features.output(target, material.ids).float())
         self._ids, self._whole = material.reduced, material.ids.to(target.device)
-        self._aim, self.share = Aim(loss, law_temperature, sampled), share
+        self._aim, self.share = Aim(loss, law_temperature, sampled, off_greedy), share
 
     def losses(self, batch: Batch) -> Losses:
         """See `Recipe`."""
         head = self.head
         assert head.output is not None
-        loss = law_ahead(batch, head.logits, head.output, self._aim)
+        loss = law_ahead(batch, head.logits, head.output, self._aim, self._whole)
         outputs = head(batch.features).unbind(-2)
         return collect(iter(outputs), batch, DECAY, loss)
 
