@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,7 @@ class Keeper:
             "step": progress.step,
             "tokens_learnt": progress.tokens,
             "answers": self.answers,
-            "data": [
-                f"{source.prompts}, answered by {source.target.name} at temperatures {list(source.temperatures)}"
-                for source in self.sources
-            ],
+            "data": described(self.sources),
             **recipe.facts(),
             "options": self.options,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -94,3 +91,12 @@ class Keeper:
         card = checkpoints.card(manifest, facts, use)
         checkpoint = Checkpoint(manifest, recipe.head.trained(), self.ids)
         checkpoints.replace_folder(self.out, lambda work: recipe.fill(work, checkpoint, card, self.llm.tokenizer))
+
+
+def described(sources: Sequence[Source]) -> list[str]:
+    """Which prompts were answered, those that were answered alike together."""
+    alike: dict[str, dict[str, None]] = {}
+    for source in sources:
+        how = f"answered by {source.target.name} at temperatures {', '.join(f'{t:g}' for t in source.temperatures)}"
+        alike.setdefault(how, {})[source.prompts] = None
+    return [f"{'; '.join(prompts)}: {how}" for how, prompts in alike.items()]
