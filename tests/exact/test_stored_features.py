@@ -85,6 +85,17 @@ def test_the_target_runs_once(tiny: tuple[Path, Path], tmp_path: Path, passes: l
     assert document["steps"] and len(passes) == 3 + 4
 
 
+def test_states_of_another_precision_serve(tiny: tuple[Path, Path], tmp_path: Path, passes: list[int]) -> None:
+    """A capture that took hours is not thrown away because the target is loaded in another type today."""
+    losses = curve(tiny, tmp_path / "one", "medusa", features="stored")
+    about = tiny[1] / "features" / "features.json"
+    about.write_text(about.read_text().replace('"computed": "float32"', '"computed": "bfloat16"'))
+    passes.clear()
+    assert curve(tiny, tmp_path / "two", "medusa", features="stored") == losses and len(passes) == 3  # those held out
+    curve(tiny, tmp_path / "three", "eagle3", features="stored")  # layers that are not there are computed, with all
+    assert len(passes) == 3 + 9 + 3 and json.loads(about.read_text())["computed"] == "float32"
+
+
 def test_broken_shards_are_made_again(tiny: tuple[Path, Path], tmp_path: Path, passes: list[int]) -> None:
     """One flipped bit, one file cut off, one that is no such file; and a store of another target goes whole."""
     losses = curve(tiny, tmp_path / "one", features="stored")

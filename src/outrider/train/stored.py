@@ -41,7 +41,8 @@ class About(BaseModel):
     Attributes:
         format: of the folder.
         target: hash of whose states they are.
-        computed: the type that the target computed them in.
+        computed: the type that the target computed the first of them in. Those of another serve as well: a drafter has
+            to do with states of either, and they took long.
         dtype: the type that they are kept in.
         layers: which, rising, in `hidden_states` numbering; the last is the depth of the target.
     """
@@ -56,7 +57,11 @@ class About(BaseModel):
 
     def serves(self, other: About) -> bool:
         """Whether all that `other` wants is here."""
-        return set(other.layers) <= set(self.layers) and other.model_copy(update={"layers": self.layers}) == self
+        return set(other.layers) <= set(self.layers) and self.alike(other)
+
+    def alike(self, other: About) -> bool:
+        """Whether these are the same states, of other layers perhaps."""
+        return (self.format, self.target, self.dtype) == (other.format, other.target, other.dtype)
 
     def token_bytes(self, width: int) -> int:
         """Bytes that a token takes."""
@@ -81,7 +86,7 @@ class Store:
         if there is not None and there.serves(about):
             self.about = there
         else:
-            if there is not None and there.model_copy(update={"layers": about.layers}) == about:
+            if there is not None and there.alike(about):
                 self.about = about.model_copy(update={"layers": tuple(sorted({*there.layers, *about.layers}))})
             self.clear()
         self._places: dict[str, tuple[Path, int]] = {}
