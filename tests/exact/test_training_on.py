@@ -11,6 +11,7 @@ import pytest
 from loaded import read_model
 from safetensors.torch import load_file
 
+from outrider import checkpoints
 from outrider.commands.train import run, wanted
 from outrider.drafters import TRAINED
 from outrider.errors import BadOption
@@ -71,6 +72,22 @@ def test_medusa_may_grow(layers: int, heads: int, tiny: tuple[Path, Path, Path],
     for name in blocks:
         assert after[name].equal(before[name]) if name in before else not after[name].any()
     assert sum(name in before and bool(before[name].any()) for name in blocks) == min(heads, 4)
+
+
+@pytest.mark.parametrize("method", ["eagle", "medusa"])
+def test_another_draft_vocabulary(method: str, tiny: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Where the output layer is the target's, the head stays as it is and drafts the new answers' commonest tokens."""
+    target, first, more = tiny
+    train(method, target, first, tmp_path / "first", draft_vocab=40, lr=1e-2, steps=6)
+    small = {"lr": 1e-9, "steps": 1, "draft_vocab": 60, "start_from": str(tmp_path / "first")}
+    train(method, target, more, tmp_path / "more", **small)
+    before, after = (checkpoints.read(tmp_path / name, method) for name in ("first", "more"))
+    assert len(after.ids) == after.manifest.draft_vocabulary == 60
+    assert all(tensor.allclose(after.tensors[name], atol=1e-6) for name, tensor in before.tensors.items())
+    train(method, target, more, tmp_path / "anew", **{**small, "start_from": ""})
+    assert checkpoints.read(tmp_path / "anew", method).ids.equal(after.ids)
+    with pytest.raises(BadOption, match="vocabulary"):
+        train(method, target, more, tmp_path / "more", start_from=str(tmp_path / "first"), lr=1e-9, steps=1)
 
 
 def training_of(folder: Path) -> dict[str, Any]:

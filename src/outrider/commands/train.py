@@ -105,6 +105,8 @@ class Wanted:
         out: folder of the drafter; its checkpoints lie beside it, in OUT.training.
         options, setup: how.
         own: the method's own options.
+        vocabulary: whether a draft vocabulary is chosen from the answers, as it is where it is not that of a drafter to
+            go on from.
     """
 
     method: str
@@ -113,6 +115,7 @@ class Wanted:
     options: Options
     setup: Setup
     own: dict[str, Any]
+    vocabulary: bool = True
 
 
 def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, given: Mapping[str, Any]) -> Wanted:
@@ -131,7 +134,8 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
         raise BadOption(f"Weights of {method} cannot be parted (FSDP): launch it with --multi_gpu instead.")
     if said.get("start_from") and method not in TRAINED:
         raise BadOption(f"Training {method} cannot go on from a drafter: leave start_from out.")
-    if said.get("start_from") and (lost := sorted(said.keys() & {"draft_vocab", "start"})):
+    kept = {"start"} if "vocabulary" in kind.resizes else {"start", "draft_vocab"}
+    if said.get("start_from") and (lost := sorted(said.keys() & kept)):
         raise BadOption(f"{lost[0]} is that of the drafter to go on from: leave it out, or start_from.")
     about_stored = said.keys() & {"features_dtype", "features_limit"}
     if about_stored and chosen.get("features") != "stored":
@@ -146,7 +150,8 @@ def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, gi
     try:
         options = Options(**parts[0])
         check_tracker(options.tracker)
-        return Wanted(method, tuple(data), out, options, Setup(**parts[1]), chosen)
+        choice = "draft_vocab" in said or not said.get("start_from")
+        return Wanted(method, tuple(data), out, options, Setup(**parts[1]), chosen, choice)
     except TypeError as error:
         raise BadOption(f"{config} has a value of another kind than its option ({error}): correct it.") from error
 
@@ -181,11 +186,13 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     torch.manual_seed(asked.options.seed)  # first weights
     earlier = asked.setup.start_from
     before = open_folder(asked.method, earlier, drafter_setting(llm)) if earlier else None
-    ids = _draft_ids(asked, answers, llm.target) if before is None else before.checkpoint.ids
+    ids = _draft_ids(asked, answers, llm.target) if before is None or asked.vocabulary else before.checkpoint.ids
     recipe = make_recipe(asked.method, _material(settings, asked, llm, ids, spare_token(every, llm.target.vocabulary)))
     if before is not None:
         go_on(recipe, before)
     made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
+    if before is not None and asked.vocabulary:
+        made_of["vocabulary"] = "chosen anew"
     folder = checkpoint_folder(asked.out)
     online = OnlineFeatures(llm.target, recipe.taps)
     states = online if dry else _states(asked.setup, recipe, data, online, show)

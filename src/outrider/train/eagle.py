@@ -40,6 +40,7 @@ class EagleRecipe(Recipe):
     """
 
     method, rate, steps = "eagle", 5e-4, 1
+    resizes = frozenset({"vocabulary"})
     head: EagleHead
 
     def __init__(

@@ -36,7 +36,7 @@ class MedusaRecipe(Recipe):
     """
 
     method, rate, steps = "medusa", 1e-3, 4
-    resizes = frozenset({"heads", "layers"})
+    resizes = frozenset({"heads", "layers", "vocabulary"})
     head: MedusaHead
 
     def __init__(

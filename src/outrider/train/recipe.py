@@ -89,7 +89,7 @@ class Recipe(nn.Module):
         changes: the target is trained too, and its output is another afterwards.
         parts: its weights can be parted among processes (FSDP).
         resizes: of its shape, what a drafter that it goes on from may have other values of: what is added begins as the
-            identity, and what is left out is dropped.
+            identity, and what is left out is dropped; another draft vocabulary is other rows of the target's output.
         share: of the slots of its texts, what a step learns at; below 1 only where each is looked at by itself.
     """
 

@@ -51,7 +51,7 @@ def begin(how: str, joining: nn.Linear, layers: Sequence[nn.Module], target: Tar
 
 
 def go_on(recipe: Recipe, opened: Opened) -> None:
-    """Let a recipe's head go on from one that was trained before, on whose draft vocabulary it was made.
+    """Let a recipe's head go on from one that was trained before.
 
     Raises:
         BadOption: that one has another shape, or reads other layers of the target.
