@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,13 +87,14 @@ def main() -> None:
     parser.add_argument("--name", help="of the drafters, METHOD-NAME; the last round if not given")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--temperatures", default=TEMPERATURES, help="of the answers")
+    parser.add_argument("--train", default="", help="more options of `outrider train`, in one word")
     parser.add_argument("--methods", default="eagle3,medusa,eagle")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     numbers = list(rounds(options.rounds))
     folders = [folder for number in numbers for folder in gather(options, number)]
     train = ["--target", options.target, "--dtype", options.dtype, "--epochs", options.epochs, *TRAIN]
-    train += ["--evaluate-every", options.evaluate_every]
+    train += ["--evaluate-every", options.evaluate_every, *shlex.split(options.train)]
     train += [part for folder in folders for part in ("--data", str(folder))]
     for method in filter(None, options.methods.split(",")):
         own = options.out / f"{method}.toml"
