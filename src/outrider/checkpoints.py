@@ -123,13 +123,13 @@ def fill(work: Path, checkpoint: Checkpoint, card: str) -> None:
     """Write into a folder that nobody reads yet."""
     weights = {name: tensor.detach().to("cpu").contiguous() for name, tensor in checkpoint.tensors.items()}
     save_file({**weights, "d2t": _offsets(checkpoint.ids)}, work / WEIGHTS, {"format": "pt"})
-    (work / CONFIG).write_text(checkpoint.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (work / CONFIG).write_text(checkpoint.manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     (work / CARD).write_text(card, encoding="utf-8")
 
 
 def describe(work: Path, manifest: Manifest, card: str) -> None:
     """Say in a folder whose config.json is Transformers' where its model comes from."""
-    (work / ORIGIN).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (work / ORIGIN).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     (work / CARD).write_text(card, encoding="utf-8")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,15 @@ class Keeper:
 
 def described(sources: Sequence[Source]) -> list[str]:
     """Which prompts were answered, those that were answered alike together."""
-    alike: dict[str, dict[str, None]] = {}
-    for source in sources:
-        how = f"answered by {source.target.name} at temperatures {', '.join(f'{t:g}' for t in source.temperatures)}"
-        alike.setdefault(how, {})[source.prompts] = None
-    return [f"{'; '.join(prompts)}: {how}" for how, prompts in alike.items()]
+    return alike(
+        (source.prompts, f"{source.target.name} at temperatures {', '.join(f'{t:g}' for t in source.temperatures)}")
+        for source in sources
+    )
+
+
+def alike(answered: Iterable[tuple[str, str]]) -> list[str]:
+    """Prompts, and by whom they were answered, each answerer once."""
+    found: dict[str, dict[str, None]] = {}
+    for prompts, who in answered:
+        found.setdefault(who, {})[prompts] = None
+    return [f"{'; '.join(prompts)}: answered by {who}" for who, prompts in found.items()]
