@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -314,15 +315,15 @@ def measure(
 
 
 def spread(answers: Sequence[Answer], count: int) -> list[Answer]:
-    """So many different prompts, of every category alike."""
+    """So many different prompts, of every category alike, and of each from its first answer to its last, so that all
+    folders have some."""
     by_category: dict[str, dict[tuple[int, ...], Answer]] = {}
     for answer in answers:
         by_category.setdefault(answer.category, {}).setdefault(answer.prompt, answer)
     piles = [list(pile.values()) for _, pile in sorted(by_category.items())]
-    found: list[Answer] = []
-    for turn in range(max(map(len, piles), default=0)):
-        found += [pile[turn] for pile in piles if turn < len(pile)]
-    return found[:count]
+    taken = sorted((turn, place) for place, pile in enumerate(piles) for turn in range(len(pile)))[:count]
+    shares = Counter(place for _, place in taken)
+    return [piles[place][turn * len(piles[place]) // shares[place]] for turn, place in taken]
 
 
 @contextlib.contextmanager
