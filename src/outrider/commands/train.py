@@ -19,7 +19,7 @@ from .. import checkpoints
 from ..api import Outrider
 from ..drafters import TRAINED, Drafter
 from ..drafters.none import NoDrafter
-from ..drafters.trained import identify, open_folder
+from ..drafters.trained import Opened, identify, open_folder
 from ..engine import Engine
 from ..errors import BadOption
 from ..features import width_of
@@ -106,8 +106,8 @@ class Wanted:
         out: folder of the drafter; its checkpoints lie beside it, in OUT.training.
         options, setup: how.
         own: the method's own options.
-        vocabulary: whether a draft vocabulary is chosen from the answers, as it is where it is not that of a drafter to
-            go on from.
+        chooses_vocabulary: whether a draft vocabulary is chosen from the answers; it may be that of a drafter to go on
+            from.
     """
 
     method: str
@@ -116,7 +116,7 @@ class Wanted:
     options: Options
     setup: Setup
     own: dict[str, Any]
-    vocabulary: bool = True
+    chooses_vocabulary: bool = True
 
 
 def wanted(method: str, data: Sequence[Path], out: Path, config: Path | None, given: Mapping[str, Any]) -> Wanted:
@@ -187,12 +187,12 @@ def run(settings: Settings, asked: Wanted, *, dry: bool, show: bool) -> dict[str
     torch.manual_seed(asked.options.seed)  # first weights
     earlier = asked.setup.start_from
     before = open_folder(asked.method, earlier, drafter_setting(llm)) if earlier else None
-    ids = _draft_ids(asked, answers, llm.target) if before is None or asked.vocabulary else before.checkpoint.ids
+    ids = _draft_ids(asked, answers, llm.target, before)
     recipe = make_recipe(asked.method, _material(settings, asked, llm, ids, spare_token(every, llm.target.vocabulary)))
     if before is not None:
         go_on(recipe, before)
     made_of = {"method": asked.method, "target": target.hash, "answers": len(answers)}
-    if before is not None and asked.vocabulary:
+    if before is not None and asked.chooses_vocabulary:
         made_of["vocabulary"] = "chosen anew"
     folder = checkpoint_folder(asked.out)
     online = OnlineFeatures(llm.target, recipe.taps)
@@ -275,8 +275,10 @@ def _stored_bytes(setup: Setup, recipe: Recipe, data: Data, target: Target) -> i
     return size * sum(len(answer.ids) for _, answers in _taught(data, setup.longest) for answer in answers)
 
 
-def _draft_ids(asked: Wanted, answers: Sequence[Answer], target: Target) -> torch.Tensor:
-    """[n] int64, a new drafter's vocabulary."""
+def _draft_ids(asked: Wanted, answers: Sequence[Answer], target: Target, before: Opened | None) -> torch.Tensor:
+    """[n] int64, the draft vocabulary: a new one, or that of the drafter to go on from."""
+    if before is not None and not asked.chooses_vocabulary:
+        return before.checkpoint.ids
     size = asked.setup.draft_vocab if recipe_class(asked.method).reduces else target.vocabulary
     return draft_vocabulary(answers, size, target.vocabulary, target.eos)
 
