@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from train_demo import chat
+
 _NAME = "{http://cnx.rice.edu/cnxml}"
 _SHORTEST = 150  # characters of a paragraph
 _CITED = re.compile(r"\b(19|20)\d\d[a-z]?\. ")  # as lists of sources are
@@ -111,7 +113,7 @@ def prompts(modules: list[Module], german: list[str], count: int, choice: random
             german=choice.choice(german),
             sentence=text.split(". ")[0] + ".",
         )
-        yield {"messages": [{"role": "user", "content": form}], "category": kind}
+        yield chat(kind, form)
 
 
 if __name__ == "__main__":

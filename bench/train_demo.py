@@ -7,9 +7,9 @@ Takes hours; the same command goes on where it was broken off.
 Prompts: problems from GSM8K's training set, chats that the model invents, and tasks made of its own answers to those
 (summaries, translations, rewriting, questions about a text), so that nothing of Spec-Bench or of GSM8K's test set is
 seen. Where runs/demo/texts-N.jsonl is (bench/passages.py makes one), round N has those prompts too. Everything goes to
-runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can
-be trained on after any of them: `--rounds 0` trains runs/demo/METHOD-0 on the first, and `--rounds 1-3 --after 0` goes
-on from there to METHOD-3 on three more; `--after shipped` goes on from the drafters in the package. The target's
+runs/demo, a log per step beside its folder. Data comes in rounds of all kinds, so that it can be trained on after any
+of them: `--rounds 0` trains runs/demo/METHOD-0 on the first, and `--rounds 1-3 --after 0` goes on from there to
+METHOD-3 on three more; `--after shipped` goes on from the drafters in the package. The target's
 states are kept as it writes (4.6 kB a token).
 """
 

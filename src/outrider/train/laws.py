@@ -196,7 +196,7 @@ def law_ahead(batch: Batch, logits: Logits, output: TargetOutput, aim: Aim = _AL
 
     def loss(states: Tensor, step: int, counts: Tensor) -> tuple[Tensor, Tensor]:
         costs, same = soft_loss(read(states), laws(counts, 1 + step), aim, weights)
-        return costs * laws.trust(step)[counts], same
+        return (costs, same) if aim.off_greedy == 1 else (costs * laws.trust(step)[counts], same)
 
     return loss
 
